@@ -11,10 +11,10 @@ from tests.support.worlds import graph, items, line_before, needs, numbers, step
 from locktender.base.limits import Limits, PoolRule, Rate, TagRule
 from locktender.kernel.explain import what_opens
 from locktender.kernel.explain_runs import explain_queued, runs_to_start
-from locktender.kernel.reasons import Opening, Typical
+from locktender.kernel.reasons import GateOpening, Typical
 
 
-def opens(stage: Stage, run: int, name: str = "m", idx: int = 0) -> tuple[Opening, ...]:
+def opens(stage: Stage, run: int, name: str = "m", idx: int = 0) -> tuple[GateOpening, ...]:
     return what_opens(stage.lead, stage.entry(run, name, idx), stage.now)
 
 
@@ -113,7 +113,7 @@ def test_slots_of_a_dead_worker_come_free_by_themselves():
     assert "kept for dead worker w" in opening.text
 
 
-def queued(stage: Stage, run: int) -> tuple[Opening, ...]:
+def queued(stage: Stage, run: int) -> tuple[GateOpening, ...]:
     head = stage.lead.ledger.heads[run]
     line = line_before(stage.lead, head)
     reasons = explain_queued(stage.lead, head, Typical(), line, stage.now)

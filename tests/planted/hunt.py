@@ -171,20 +171,26 @@ def asleep(seed: int) -> SimWorld:
 
 
 def approving(seed: int) -> SimWorld:
-    """Runs that wait for two events, one after the other; some come before, some never; leaders change."""
+    """Runs that wait for two events, one after the other; some come before, some never; leaders change.
+
+    In half of the worlds runs of a team keep their place at its limit while they wait.
+    """
     draw = random.Random(seed)
+    mutex = {"key": "team", "limit": 1, "counts_while_waiting": True}
     made = world(
         seed=seed,
         took=lambda rng, _node: rng.randint(5, 60) * MILLISECOND,
-        rules={("runs", ""): {"limit": 2}},
+        rules={("runs", ""): {"limit": 2}, ("tag", "team"): mutex},
     )
+    tags = {"team": "a"} if seed // 10 % 2 else {}
     args = (Const(0), Const(1), Const(2))
     go = AwaitedEvent("go", default=seed % 20 < 10)
     first = step("first", step="locktender:event", wait="event", event=go, args=args)
     second = step("second", step="locktender:event", wait="event", event=go, args=args, after=(0,))
     flow = graph(first, second, step("last", args=(Output(0), Output(1))), flow="approving")
     for n in range(1, 6):
-        made.plan(n, lambda: made.submit(flow, consts=b'[1,{"us":2000000},null]'))
+        consts = b'[1,{"us":2000000},null]'
+        made.plan(n, lambda consts=consts: made.submit(flow, consts=consts, tags=tags))
         for _ in range(draw.choice([0, 1, 2, 3])):
             made.plan(SECOND // 10 + draw.randrange(SECOND), lambda n=n: made.send(n, "go", n))
     made.plan(draw.randrange(3 * SECOND), made.lead)

@@ -17,7 +17,7 @@ from locktender.kernel.entries import TaskEntry
 from locktender.kernel.explain import what_opens
 from locktender.kernel.gates.worker import WorkerGate
 from locktender.kernel.openings import tried
-from locktender.kernel.reasons import Opening
+from locktender.kernel.reasons import GateOpening
 from locktender.kernel.scheduler import Scheduler
 from locktender.simulate.scenarios import random_world
 
@@ -42,7 +42,7 @@ class Copy:
         while Scheduler.cycle(self.lead, self.now).unfinished:
             pass
 
-    def apply(self, opening: Opening, *, less: int = 0) -> None:
+    def apply(self, opening: GateOpening, *, less: int = 0) -> None:
         """`less`: a limit that is smaller by so much than what is named."""
         lead, pool = self.lead, opening.gate.partition(":")[2]
         if opening.permits:
@@ -105,8 +105,8 @@ def happened(
     lead: Scheduler,
     task: int,
     now: int,
-    opens: tuple[Opening, ...],
-    skip: Opening | None,
+    opens: tuple[GateOpening, ...],
+    skip: GateOpening | None,
     less: int,
 ) -> Copy:
     copy = Copy(lead, task, now)
@@ -152,7 +152,7 @@ def check(lead: Scheduler, entry: TaskEntry, now: int) -> None:
         check_ends(lead, entry, now, opens[0])
 
 
-def check_ends(lead: Scheduler, entry: TaskEntry, now: int, opening: Opening) -> None:
+def check_ends(lead: Scheduler, entry: TaskEntry, now: int, opening: GateOpening) -> None:
     """It is enough that so many of the tasks end, whichever they are."""
     copy = Copy(lead, entry.id, now)
     for task in random.Random(entry.id).sample(opening.tasks, opening.ends):

@@ -205,6 +205,18 @@ class Silence(NamedTuple):
     """It gets no offer before."""
 
 
+class KeptPlace(NamedTuple):
+    """A run that has begun, has no place now, and keeps it at some limits of tags (`counts_while_waiting`)."""
+
+    run: int
+    id: str
+    tags: dict[str, str]
+    rules: tuple[str, ...]
+    """The names of those limits."""
+    since: int = 0
+    """When it started."""
+
+
 class RunEvents(NamedTuple):
     """Changes of one run (0: of none) in one commit, in order."""
 
@@ -247,6 +259,10 @@ class Commit:
     """Executing runs that give their place back."""
     placed: list[int] = field(default_factory=list[int])
     """Those that have one again, or need none any more."""
+    kept: list[tuple[int, tuple[str, ...]]] = field(
+        default_factory=list[tuple[int, tuple[str, ...]]]
+    )
+    """Runs that give their place back, execute no more or not now, and keep it at these limits of tags."""
     silences: list[Silence] | None = None
     """The whole set, where it changed."""
     runs_waiting: list[RunWait] = field(default_factory=list[RunWait])
@@ -306,4 +322,5 @@ class Commit:
             or self.silences is not None
             or self.unplaced
             or self.placed
+            or self.kept
         )

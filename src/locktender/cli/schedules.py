@@ -177,4 +177,5 @@ def history(shell: Context, name: Name) -> None:
         shell.data(found)
         return
     for each in found:
-        shell.say(f"{each.at:%Y-%m-%d %H:%M:%S}  {escape(each.who)}  {each.what}")
+        why = f"  {escape(each.reason)}" if each.reason else ""
+        shell.say(f"{each.at:%Y-%m-%d %H:%M:%S}  {escape(each.who)}  {each.what}{why}")

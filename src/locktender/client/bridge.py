@@ -23,6 +23,16 @@ T = TypeVar("T")
 log: logging.Logger = logging.getLogger(__name__)
 
 
+def documented_as(other: Callable[..., Any]) -> Callable[[T], T]:
+    """The sync method is described by the words of the async one."""
+
+    def describe(method: T) -> T:
+        method.__doc__ = other.__doc__
+        return method
+
+    return describe
+
+
 class Bridge:
     def __init__(self) -> None:
         self.guard: ClientGuard = ClientGuard()

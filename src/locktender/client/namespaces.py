@@ -288,6 +288,7 @@ class SyncLimits:
         *,
         per_value: bool = False,
         max_active: int | None = None,
+        counts_while_waiting: bool | None = None,
     ) -> None:
         """Bounds the runs that have a tag.
 
@@ -295,11 +296,21 @@ class SyncLimits:
         limit       runs executing at once: 1 and up, -1 is unlimited; default None, unchanged
         per_value   True: each value has the limit for itself; default False
         max_active  queued and running runs, a ceiling; default None, unchanged
+        counts_while_waiting
+                    True: a run that has started keeps its place while it sleeps or waits for an event, until
+                    it ends (a mutex); False: it gives it back; default None, unchanged
 
             limits.set_tag("tenant", limit=1, per_value=True)
         """
         self._bridge.call(
-            self._limits.set_tag(key, value, limit, per_value=per_value, max_active=max_active)
+            self._limits.set_tag(
+                key,
+                value,
+                limit,
+                per_value=per_value,
+                max_active=max_active,
+                counts_while_waiting=counts_while_waiting,
+            )
         )
 
     def set_fair(self, key: str, weights: Mapping[str, int] | None = None) -> None:

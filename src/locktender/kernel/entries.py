@@ -37,6 +37,7 @@ class RunEntry:
         "gates",
         "graph",
         "in_flight",
+        "keeps",
         "lanes",
         "parallel",
         "paused",
@@ -56,6 +57,8 @@ class RunEntry:
         self.gates: tuple[Gate, ...] = ()
         self.placed: bool = True
         """It is charged at `gates`; else no worker that lives can go on with it (`kernel/places.py`)."""
+        self.keeps: tuple[str, ...] = ()
+        """Not placed: the limits of tags at which it keeps its place (`counts_while_waiting`)."""
         self.paused: bool = False
         """Nothing of it starts (`kernel/pauses.py`)."""
         self.in_flight: int = 0

@@ -23,7 +23,7 @@ from locktender.kernel.gates.rate import RateGate
 from locktender.kernel.gates.worker import WorkerGate
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.placement import Worker
-from locktender.kernel.reasons import MAX_HOLDERS_SHOWN, Opening
+from locktender.kernel.reasons import MAX_HOLDERS_SHOWN, GateOpening
 
 MAX_WALKED = 1_000
 """Waiters before a task that are looked at one by one; of more only about what they take is said."""
@@ -40,7 +40,9 @@ class Trial(NamedTuple):
     """There are more before it than were looked at."""
 
 
-def openings(ledger: Ledger, entry: TaskEntry, lane: Lane[TaskEntry], now: int) -> list[Opening]:
+def openings(
+    ledger: Ledger, entry: TaskEntry, lane: Lane[TaskEntry], now: int
+) -> list[GateOpening]:
     """What each gate in the way of a requested task lacks; all of it together lets the task start."""
     trial = tried(ledger, entry, lane, now)
     asked = _Asked(ledger, entry, lane, trial, now)
@@ -208,7 +210,7 @@ class _Asked(NamedTuple):
     trial: Trial
     now: int
 
-    def opening(self, gate: Gate, taken: int) -> Opening:
+    def opening(self, gate: Gate, taken: int) -> GateOpening:
         """What `gate` lacks; `taken`: what those before the task take of it."""
         need = next((slots for pool, slots in self.lane.needs if pool is gate), 1)
         about = self.trial.about
@@ -219,12 +221,12 @@ class _Asked(NamedTuple):
         name, limit = gate.label(), gate.used + taken + need
         slots = limit - gate.limit
         if isinstance(gate, PoolGate) and (gate.limit < 0 or slots <= 0):
-            return Opening(name, f"pool {gate.name} resumed", resume=True)
+            return GateOpening(name, f"pool {gate.name} resumed", resume=True)
         ends = self._ends(gate, need)
         if not isinstance(gate, PoolGate):
             # The run's own bounds are part of its flow: nobody can change them.
             text = _ends_text(ends) or "those before it to end"
-            return Opening(name, text, None, *ends, slots=slots, about=about)
+            return GateOpening(name, text, None, *ends, slots=slots, about=about)
         text = f"pool {gate.name} {gate.limit} → {limit}" + (" and resumed" if gate.paused else "")
         at = None
         if gate.limit < need:
@@ -236,7 +238,7 @@ class _Asked(NamedTuple):
             if at is not None:
                 left = spoken(max(0, at - self.now))
                 text += f", or {left} to pass: slots are kept for dead worker {dead}"
-        return Opening(
+        return GateOpening(
             name, text, limit, *ends, slots=slots, resume=gate.paused, at=at, about=about
         )
 
@@ -339,18 +341,18 @@ def _ends_text(ends: Ends) -> str:
     return f"any {'' if count == 1 else f'{count} '}of tasks {named} to end"
 
 
-def _rate(gate: RateGate, taken: int, need: int, now: int, *, about: bool) -> Opening:
+def _rate(gate: RateGate, taken: int, need: int, now: int, *, about: bool) -> GateOpening:
     rate = gate.rate
     if need > rate.burst:
         text = f"pool {gate.name} with a burst of {need} (locktender pools set {gate.name} --burst {need})"
-        return Opening(gate.label(), text, need)
+        return GateOpening(gate.label(), text, need)
     tat = max(gate.tat, now * rate.count) + taken * rate.per_us
     at = -(-(tat + (need - rate.burst) * rate.per_us) // rate.count)
     text = f"{spoken(max(0, at - now))} to pass for the rate of pool {gate.name}"
-    return Opening(gate.label(), text, at=at, about=about)
+    return GateOpening(gate.label(), text, at=at, about=about)
 
 
-def _worker(gate: WorkerGate, permits: int, ends: Ends, *, about: bool) -> Opening:
+def _worker(gate: WorkerGate, permits: int, ends: Ends, *, about: bool) -> GateOpening:
     requirement = gate.requirement
     wanted = "".join(f" and {label}={value}" for label, value in requirement.needs)
     several = "one" if permits == 1 else str(permits)
@@ -360,7 +362,7 @@ def _worker(gate: WorkerGate, permits: int, ends: Ends, *, about: bool) -> Openi
     )
     if ends[1]:
         text += f", or {_ends_text(ends)}"
-    return Opening("worker", text, None, *ends, permits=permits, about=about)
+    return GateOpening("worker", text, None, *ends, permits=permits, about=about)
 
 
 def holders_of(ledger: Ledger, gate: Gate) -> list[TaskEntry]:

@@ -49,7 +49,7 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
     """As limits are now, this can never be passed."""
 
 
-class Opening(msgspec.Struct, frozen=True, omit_defaults=True):
+class GateOpening(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one gate lacks to let a waiter start. Where several gates do, all of it has to happen."""
 
     gate: str

@@ -208,7 +208,7 @@ class Scheduler:
 
     def take_up(self, row: RunRow, rows: list[TaskRow], now: int) -> None:
         """A run that has begun and waits, or is queued again, is to be ended: it executes without a place."""
-        if row.seq not in self.ledger.runs:
+        if row.seq not in self.ledger.runs and row.seq not in self._waits.taken_up:
             self.ledger.drop_head(row.seq)
             self._retried.pop(row.seq, None)
             self._waits.take_up(row, rows, self.graphs[row.graph], now)

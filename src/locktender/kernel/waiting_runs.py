@@ -108,18 +108,26 @@ class WaitsOfRuns:
     def _leave(self, run: RunEntry, wake_at: int) -> None:
         lifecycle, commit = self._lifecycle, self._commit_builder.commit
         commit.runs_waiting.append(RunWait(run.seq, wake_at))
-        change = Change("run", 0, RunState.RUNNING, RunState.WAITING, 0, {"wake_at": wake_at})
-        self._commit_builder.record(run.seq, change)
-        if not run.placed:
+        placed, keeps = run.placed, self._ledger.wait(run)
+        data: dict[str, object] = {"wake_at": wake_at}
+        if keeps:
+            data["keeps"] = keeps
+            commit.kept.append((run.seq, keeps))
+        elif not placed:
             commit.placed.append(run.seq)
+        if run.seq in commit.unplaced:  # paused in this cycle
+            commit.unplaced.remove(run.seq)
+        change = Change("run", 0, RunState.RUNNING, RunState.WAITING, 0, data)
+        self._commit_builder.record(run.seq, change)
         for task in run.tasks:
             lifecycle.tasks.pop(task, None)
         del lifecycle.progress[run.seq]
         lifecycle.asleep.pop(run.seq, None)
-        self._ledger.give_place_back(run.seq)
 
     def resume(self, row: RunRow, rows: list[TaskRow], graph: Graph, now: int) -> None:
         """A woken run has passed its gates: it goes on from its rows."""
+        if row.seq in self._ledger.kept:
+            self._commit_builder.commit.placed.append(row.seq)
         for _ in restore_run(self._lifecycle, row, graph, rows, now, charged=True):
             pass
 

@@ -151,7 +151,7 @@ async def refused_runs(store: Store, commit: Commit) -> dict[int, str]:
 
 _OF_NO_RUN = (
     *("buckets", "reservations", "lingers", "placed", "unplaced", "silences", "requests_done"),
-    *("orders", "events"),
+    *("kept", "orders", "events"),
 )
 
 

@@ -240,6 +240,7 @@ class Leader:
                 own,
                 snapshot.lingers,
                 snapshot.unplaced,
+                snapshot.kept,
             )
             for _ in restored:
                 await asyncio.sleep(0)

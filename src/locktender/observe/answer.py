@@ -10,7 +10,7 @@ from locktender.base.model import BlockingSession, RunRow
 from locktender.base.states import ENDS, RunState, TaskState
 from locktender.kernel.gate_names import counted, stop_text
 from locktender.kernel.queue_position import Precision
-from locktender.kernel.reasons import Holder, Opening, Reason
+from locktender.kernel.reasons import GateOpening, Holder, Reason
 from locktender.kernel.timeouts import Until
 from locktender.observe.waits import OfferedStep, StubbornStep, WaitingStep
 
@@ -38,7 +38,7 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     one before it up (about), or a long queue was not counted to its end (at least)."""
     priority: int = 0
     tags: dict[str, str] = {}
-    lets_start: tuple[Opening, ...] = ()
+    lets_start: tuple[GateOpening, ...] = ()
     """What has to happen for it to start: all of it, each in one of the ways it names. If nobody else comes,
     that is enough, and less is not."""
     offers: int = 0
@@ -138,7 +138,7 @@ def _count_text(count: int, meant: Precision) -> str:
     return f"{count:,}" if meant == "exact" else f"{meant} {count:,}"
 
 
-def start_lines(openings: tuple[Opening, ...], indent: str, who: str = "It ") -> list[str]:
+def start_lines(openings: tuple[GateOpening, ...], indent: str, who: str = "It ") -> list[str]:
     """`It starts with: pool db 2 → 3, or any of tasks 17, 23 to end; and pool gpu resumed.`"""
     if not openings:
         return []

@@ -61,6 +61,7 @@ async def rebuild(store: Store) -> tuple[Scheduler, Snapshot]:
         snapshot.now,
         lingers=snapshot.lingers,
         unplaced=snapshot.unplaced,
+        kept=snapshot.kept,
     )
     for _ in restored:
         # A server answers its other requests between two slices.
@@ -178,6 +179,7 @@ def places(view: QueueView) -> Scheduler:
     known = {row.kind for row in view.limit_rows if row.effective is not None}
     scheduler.ledger.default_runs = "runs" not in known
     unplaced = frozenset(view.unplaced)
+    scheduler.ledger.keep_places(view.kept)
     for row in view.executing:
         # What an executing run's row does not say right is a fault: the leader holds it.
         if row.state == RunState.HELD or not row.unreadable:

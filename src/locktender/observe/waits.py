@@ -11,7 +11,7 @@ from locktender.base.states import TaskState
 from locktender.kernel.explain import in_the_way
 from locktender.kernel.gate_names import offered_to, stop_text
 from locktender.kernel.pauses import pause_texts
-from locktender.kernel.reasons import Opening, Reason, event_reason
+from locktender.kernel.reasons import GateOpening, Reason, event_reason
 from locktender.kernel.timeouts import Until
 from locktender.observe.rebuilt import rebuild
 from locktender.store.protocol import EventFilter, Store
@@ -76,7 +76,7 @@ class WaitingStep(msgspec.Struct, frozen=True, omit_defaults=True):
     reasons: tuple[Reason, ...]
     until: tuple[Until, ...] = ()
     """When the first of them fails if nothing lets it go."""
-    lets_start: tuple[Opening, ...] = ()
+    lets_start: tuple[GateOpening, ...] = ()
     """What has to happen for the first of them to start."""
 
 

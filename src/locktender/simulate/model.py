@@ -161,7 +161,8 @@ class Model:
     buckets: dict[str, int] = field(default_factory=dict[str, int])
     orders: dict[tuple[str, int], Order] = field(default_factory=dict[tuple[str, int], Order])
     rules: dict[tuple[str, str], LimitRow] = field(default_factory=dict[tuple[str, str], LimitRow])
-    unplaced: set[int] = field(default_factory=set[int])
+    unplaced: dict[int, tuple[str, ...]] = field(default_factory=dict[int, tuple[str, ...]])
+    """Runs without a place → the limits at which they keep it."""
     lingers: list[Linger] = field(default_factory=list[Linger])
     keys: dict[str, int] = field(default_factory=dict[str, int])
     events: list[Event] = field(default_factory=list[Event])
@@ -303,7 +304,9 @@ class Model:
                 )
         for order in commit.orders:
             self.orders[order.worker, order.task] = order
-        self.unplaced = (self.unplaced - set(commit.placed)) | set(commit.unplaced)
+        for run in commit.placed:
+            self.unplaced.pop(run, None)
+        self.unplaced = dict.fromkeys(commit.unplaced, ()) | self.unplaced | dict(commit.kept)
         if commit.lingers is not None:
             self.lingers = commit.lingers
         if commit.silences is not None:

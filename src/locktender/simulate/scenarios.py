@@ -223,6 +223,7 @@ def random_world(seed: int, *, clock_jumps: bool = True, waits: bool = True) -> 
     _pause(world)
     if waits:
         _send(world)
+        _set_mutex(world)
     return world
 
 
@@ -252,6 +253,19 @@ def _pause(world: SimWorld) -> None:
         else:
             world.plan(at, lambda run=run: world.set_rule("run", f"run-{run}", {"run": run}))
             world.plan(at + lasts, lambda run=run: world.set_rule("run", f"run-{run}", None))
+
+
+def _set_mutex(world: SimWorld) -> None:
+    """In some worlds runs of a tenant keep their place while they wait: by a chance of its own, too."""
+    draw = random.Random(world.seed + 4_000_037)  # noqa: S311
+    if draw.random() < 0.2:
+        rule = {"key": "tenant", "value": "globex", "limit": 1, "counts_while_waiting": True}
+        world.set_rule("tag", "tenant=globex", rule)
+        if draw.random() < 0.3:
+            off = {**rule, "counts_while_waiting": False}
+            world.plan(
+                draw.randrange(3 * SECOND), lambda: world.set_rule("tag", "tenant=globex", off)
+            )
 
 
 def _output(_row: TaskRow, _node: Node) -> bytes:

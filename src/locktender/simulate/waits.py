@@ -6,11 +6,11 @@ from collections.abc import Container, Iterable
 
 import msgspec
 
-from locktender.base.changes import EventWait, RunEvents, TaskRow
+from locktender.base.changes import EventWait, KeptPlace, RunEvents, TaskRow
 from locktender.base.events import Change, Event
 from locktender.base.ids import run_of
 from locktender.base.model import Failure, Mail
-from locktender.base.states import RunState
+from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.kernel.scheduler import Scheduler
 from locktender.simulate.model import Model, SimMail
 
@@ -39,6 +39,15 @@ def put_heads(scheduler: Scheduler, model: Model, fed: set[int]) -> None:
         if row.seq not in fed:
             fed.add(row.seq)
             scheduler.put_head(row, rows_of(model, row.seq) if row.started_at else None)
+
+
+def kept_places(model: Model) -> list[KeptPlace]:
+    """Runs that have begun, have no place, and keep it at some limits."""
+    return [
+        KeptPlace(row.seq, row.id, row.tags, rules, row.started_at)
+        for run, rules in model.unplaced.items()
+        if rules and (row := model.runs[run]).state not in TERMINAL_RUNS and row.started_at
+    ]
 
 
 def rows_of(model: Model, run: int) -> list[TaskRow]:

@@ -52,7 +52,7 @@ TABLES: dict[str, CopyTable] = {
     "bucket": _table("pool tat"),
     "reservation": _table("task pool slots", 2),
     "linger": _table("task token pool slots until worker", 3),
-    "unplaced": _table("run"),
+    "unplaced": _table("run keeps"),
     "waiting": _table("run wake_at"),
     "mail": _table("n run name id match at payload", wide=True),
     "mail_taken": _table("run n task", 2),

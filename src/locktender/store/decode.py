@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
 from locktender.base import names
 from locktender.base.announced import AnnouncedFlow, read_flow
-from locktender.base.changes import Bucket, Linger, TaskRow
+from locktender.base.changes import Bucket, KeptPlace, Linger, TaskRow
 from locktender.base.ids import MAX_TASKS_PER_RUN
+from locktender.base.limits import Limits
 from locktender.base.model import (
     AskedWorker,
     Failure,
@@ -39,6 +40,7 @@ _FAULTS = (msgspec.MsgspecError, UnicodeError, TypeError)
 _provision_status = msgspec.json.Decoder(ProvisionStatus).decode
 decode_failure: Callable[[bytes | str], Failure] = msgspec.json.Decoder(Failure).decode
 _request = msgspec.json.Decoder(Request).decode
+_rules = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
 def decode_tags(tags: bytes | str) -> dict[str, str]:
@@ -47,6 +49,27 @@ def decode_tags(tags: bytes | str) -> dict[str, str]:
         return read_tags(tags)
     except _FAULTS:
         return {}
+
+
+def read_keeps(keeps: object, limits: Limits) -> tuple[str, ...]:
+    """The limits of tags at which a run keeps its place; where that cannot be read, all of them."""
+    if keeps is None:
+        return ()
+    try:
+        return _rules(cast("str", keeps))
+    except _FAULTS:
+        return tuple(rule.name for rule in limits.tags)
+
+
+def kept_places(rows: Iterable[Row], limits: Limits) -> list[KeptPlace]:
+    return [
+        KeptPlace(run, id_, decode_tags(tags), read_keeps(keeps, limits), started_at)
+        for run, id_, tags, keeps, started_at in rows
+    ]
+
+
+def keeps_text(rules: Sequence[str]) -> str:
+    return msgspec.json.encode(rules).decode()
 
 
 def announced_flows(rows: Iterable[Row]) -> list[AnnouncedFlow]:

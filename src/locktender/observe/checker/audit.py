@@ -133,6 +133,12 @@ class Replay:
             world.last_seq = event.seq
             _feed(world, watch, event)
 
+    def close_commit(self) -> None:
+        """All of the last commit was fed: it is judged now, not with the first event of the next."""
+        if self._commit is not None and self._commit.leader:
+            _close(self.world, self._watch)
+        self._commit = None
+
     @property
     def rules(self) -> Sequence[Rule]:
         return self._rules

@@ -35,7 +35,7 @@ from locktender.base.events import pack
 from locktender.base.limits import Limits
 from locktender.kernel.lanes import rank
 from locktender.store.admission import WAITING, WINDOW_SECONDS, capped, closing
-from locktender.store.decode import decode_tags
+from locktender.store.decode import decode_tags, keeps_text
 from locktender.store.lanes import key_successors, let_go
 from locktender.store.postgres.composed_sql import Parts, columns, without_zeros
 from locktender.store.postgres.folding import TASK, Folded, fold
@@ -221,6 +221,9 @@ def _others(commit: Commit) -> list[tuple[str, list[Any]]]:
         found.append(("unplaced_remove", [sorted(commit.placed)]))
     if commit.unplaced:
         found.append(("unplaced_add", [sorted(commit.unplaced)]))
+    if commit.kept:
+        kept = [(run, keeps_text(rules)) for run, rules in commit.kept]
+        found.append(("kept_add", columns(_by_run(kept), 2)))
     if commit.silences is not None:
         rows = columns(sorted(commit.silences), 3)
         found.append(("silence_clear", rows[:1]))

@@ -13,7 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from locktender.base.changes import Bucket, Commit, Linger, Order, Reservation, TaskRow
+from locktender.base.changes import (
+    Bucket,
+    Commit,
+    KeptPlace,
+    Linger,
+    Order,
+    Reservation,
+    TaskRow,
+)
 from locktender.base.events import EventRow
 from locktender.base.limits import Limits
 from locktender.base.model import (
@@ -79,6 +87,8 @@ class Snapshot:
     requests: list[StoredRequest]
     stops: list[Order]
     """Stop orders not yet obeyed."""
+    kept: list[KeptPlace] = field(default_factory=list[KeptPlace])
+    """Runs that have begun, have no place, and keep it at some limits."""
     held: list[RunRow] = field(default_factory=list[RunRow])
     """Runs that are held, by seq; and runs in a state that there is not, which must become so."""
     held_tasks: list[TaskRow] = field(default_factory=list[TaskRow])

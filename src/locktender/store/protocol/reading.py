@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NewType, Protocol
 
-from locktender.base.changes import TaskRow
+from locktender.base.changes import KeptPlace, TaskRow
 from locktender.base.events import EventRow
 from locktender.base.limits import Limits
 from locktender.base.model import (
@@ -81,6 +81,8 @@ class QueueView:
     """Runs with a place, by seq: they execute, or are held with something in flight. Without their values."""
     unplaced: list[int]
     """Those of `executing` that gave their place back."""
+    kept: list[KeptPlace]
+    """Runs that have no place and keep it at some limits."""
     lasted: list[int]
     """How long runs of its flow lasted, of those that ended lately."""
     line: QueueLine

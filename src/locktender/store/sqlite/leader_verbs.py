@@ -23,6 +23,7 @@ from locktender.store.decode import (
     asked_workers,
     decode_tags,
     encode,
+    keeps_text,
     lease_end,
     read_provision_status,
     wrong,
@@ -113,6 +114,8 @@ def commit(tx: SqliteSession, commit: Commit) -> Committed:
         tx.run("unplaced_remove", listed(commit.placed))
     if commit.unplaced:
         tx.run("unplaced_add", listed(commit.unplaced))
+    if commit.kept:
+        tx.each("kept_add", [(run, keeps_text(rules)) for run, rules in commit.kept])
     if commit.silences is not None:
         tx.run("silence_clear")
         tx.each("silence_add", commit.silences)

@@ -53,6 +53,7 @@ def load(tx: SqliteSession) -> Snapshot:
         reservations=[Reservation(*row) for row in tx.all("reservation_list")],
         lingers=decode.lingers(tx.all("linger_list")),
         unplaced=[run for (run,) in tx.all("unplaced_list")],
+        kept=decode.kept_places(tx.all("kept_list"), limits),
         lanes=decode.lanes(tx.all("lanes_queued")),
         requests=decode.requests(tx.all("request_list", MAX_REQUESTS)),
         stops=[Order(*row) for row in tx.all("stop_list")],
@@ -179,6 +180,7 @@ def beside(tx: SqliteSession, run: int, most: int) -> QueueView | None:
         limit_rows=rows,
         executing=decode.runs(tx.all("runs_placed")),
         unplaced=[run for (run,) in tx.all("unplaced_list")],
+        kept=decode.kept_places(tx.all("kept_list"), limits),
         lasted=[lasted for (lasted,) in tx.all("runs_lasted", run, ENDED_LATELY)],
         line=_line(tx, (*place, run), most, turns=limits.fair is not None),
     )

@@ -10,7 +10,7 @@ from locktender.base.model import Proof, WorkerLife, WorkerRow
 from locktender.base.states import TaskState
 from locktender.kernel.lanes import rank
 from locktender.store import worker_changes
-from locktender.store.decode import decode_tags, known_worker, lease_end, life
+from locktender.store.decode import decode_tags, known_worker, lease_end, life, read_keeps
 from locktender.store.history import by_run
 from locktender.store.lanes import lane_name
 from locktender.store.protocol import Expire, Lost, ReassignLanes, RemoveUnused, Withdraw
@@ -112,13 +112,14 @@ def reassign_lanes(tx: SqliteSession, reassign: ReassignLanes) -> int:
             waits_for=waits_for,
             flow=flow,
             run=seq,
+            keeps=read_keeps(keeps, limits),
         )
-        for seq, kind, flow, tags, _, key, waits_for, *_ in rows
+        for seq, kind, flow, tags, _, key, waits_for, keeps, *_ in rows
     ]
     lanes = lanes_for(tx, signatures)
     moves: list[tuple[int, int, int, int, int]] = []
     for row, sign in zip(rows, signatures, strict=True):
-        seq, _, _, _, priority, _, _, *old, queued_at = row
+        seq, _, _, _, priority, _, _, _, *old, queued_at = row
         new = (lanes[sign], *rank(limits, priority, queued_at))
         if new != tuple(old):
             moves.append((seq, priority, *new))

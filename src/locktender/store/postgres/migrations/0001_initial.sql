@@ -255,8 +255,10 @@ CREATE TABLE locktender.linger (
 );
 
 -- Executing runs that no live worker could go on with: they count neither at the run gate nor in tags' limits.
+-- keeps: a JSON list of limits of tags at which such a run, or one that waits or is queued again, counts all the same.
 CREATE TABLE locktender.unplaced (
-    run bigint PRIMARY KEY
+    run bigint PRIMARY KEY,
+    keeps text
 );
 
 -- Exactly the waiting runs: when each is to be woken. It stands in no lane and no leader's memory until then.
@@ -371,6 +373,8 @@ CREATE TABLE locktender.schedule_history (
     after bytea,
     reason text NOT NULL
 );
+
+CREATE INDEX schedule_history_name ON locktender.schedule_history (name, seq);
 
 CREATE TABLE locktender.limit_rule (
     kind text NOT NULL,

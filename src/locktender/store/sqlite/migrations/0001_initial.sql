@@ -187,8 +187,10 @@ CREATE TABLE linger (
 ) WITHOUT ROWID;
 
 -- Executing runs that no live worker could go on with: they count neither at the run gate nor in tags' limits.
+-- keeps: a JSON list of limits of tags at which such a run, or one that waits or is queued again, counts all the same.
 CREATE TABLE unplaced (
-    run INTEGER PRIMARY KEY
+    run INTEGER PRIMARY KEY,
+    keeps TEXT
 );
 
 -- Exactly the waiting runs: when each is to be woken. It stands in no lane and no leader's memory until then.
@@ -303,6 +305,8 @@ CREATE TABLE schedule_history (
     after BLOB,
     reason TEXT NOT NULL
 );
+
+CREATE INDEX schedule_history_name ON schedule_history (name, seq);
 
 CREATE TABLE limit_rule (
     kind TEXT NOT NULL,
