@@ -12,7 +12,7 @@ from locktender.base import names
 from locktender.base.changes import TaskRow
 from locktender.base.errors import NotFound
 from locktender.base.events import Event, unpack
-from locktender.base.graph import Node, read_graph
+from locktender.base.graph import Node, is_cached, read_graph
 from locktender.base.model import (
     MAX_BYTES,
     MAX_LINES,
@@ -133,6 +133,7 @@ def _task(
         if progress is None
         else ProgressInfo(progress.done, progress.total, progress.message),
         stubborn=None if stubborn is None else StubbornInfo.of(stubborn),
+        cached=is_cached(node, task.state, task.attempt),
     )
 
 

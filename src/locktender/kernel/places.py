@@ -108,7 +108,7 @@ class Places:
         return all(self._lacks(task) for task in run.tasks.values())
 
     def _lacks(self, task: TaskEntry) -> bool:
-        if task.state != TaskState.REQUESTED:
+        if task.state != TaskState.REQUESTED or task.unread:
             return False
         lane = task.lane or self._ledger.lane_of(task.run, task.node, task.pools)
         return isinstance(lane.worker_gate, WorkerGate) and lane.worker_gate.unfit

@@ -93,6 +93,8 @@ class Metrics:
         self.runs_ended: dict[str, int] = {}
         self.offers: dict[str, int] = {"accepted": 0, "declined": 0, "withdrawn": 0}
         self.audit: AuditNumbers = AuditNumbers()
+        self.lookups: dict[str, int] = {"hit": 0, "miss": 0}
+        """Of cached results."""
         # of the worker
         self.claims: Spread = Spread(CLAIMED_TASKS)
         """By how many tasks each accepted."""
@@ -147,6 +149,11 @@ class Metrics:
     def offer_answered(self, outcome: str, offers: int = 1) -> None:
         """Offers to other processes were `accepted`, `declined` or `withdrawn`."""
         self.offers[outcome] += offers
+
+    def looked_up(self, hits: int, misses: int) -> None:
+        """Keys of cached results were looked up."""
+        self.lookups["hit"] += hits
+        self.lookups["miss"] += misses
 
     def blocked(self) -> dict[str, int]:
         """Tasks that wait now, by the kind of gate that the leader found in their way."""

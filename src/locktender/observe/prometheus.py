@@ -119,6 +119,12 @@ def _of_leader(metrics: Metrics) -> Iterator[Metric]:
         "outcome",
         metrics.offers,
     )
+    yield _counters(
+        "locktender_cache_lookups",
+        "Lookups of cached results, by what was found.",
+        "result",
+        metrics.lookups,
+    )
     yield _counter(
         "locktender_cycles", "Cycles that decided something.", sum(metrics.cycles.counts)
     )

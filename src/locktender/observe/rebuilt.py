@@ -32,6 +32,7 @@ from locktender.kernel.queue_position import QueueGroup, QueuePosition
 from locktender.kernel.reasons import Reason, Typical
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import UNKNOWN_US
+from locktender.kernel.waiting_runs import put_cached
 from locktender.store.protocol import (
     EventFilter,
     Heads,
@@ -68,6 +69,8 @@ async def rebuild(store: Store) -> tuple[Scheduler, Snapshot]:
         await asyncio.sleep(0)
     scheduler.held.restore(snapshot.held, snapshot.held_tasks, found.graphs, snapshot.now)
     set_stalled(scheduler, stalled_by_rows(snapshot.workers, snapshot.now), snapshot.now)
+    # What they wait for is said as if nothing was cached for them: the leader will find out in a moment.
+    put_cached(scheduler.lifecycle, scheduler.lifecycle.cache.unread(), {}, {}, snapshot.now)
     for kept in snapshot.reservations:
         entry = scheduler.lifecycle.tasks.get(kept.task)
         if entry is not None and entry.lane is not None:

@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
+from locktender.base.durations import clock_text
 from locktender.base.errors import NotFound
+from locktender.base.events import unpack
 from locktender.base.ids import run_of
 from locktender.base.model import RunRow, Stubborn
 from locktender.base.names import Declared
@@ -36,7 +38,7 @@ from locktender.observe.rebuilt import (
 )
 from locktender.observe.waits import OfferedStep, StubbornStep, WaitingStep, waiting_reasons
 from locktender.observe.why_queued import engine_note, nobody_leads, queued_why, turn_note
-from locktender.store.protocol import Store
+from locktender.store.protocol import EventFilter, Store
 from locktender.store.readable import readable
 
 MAX_GROUPS_SHOWN = 50
@@ -116,6 +118,8 @@ async def _explain_task(store: Store, task: int, labels: Declared | None) -> Why
         raise NotFound(f"there is no task {task}.", field="task", got=task)
     if entry is None:
         node, note = f"node {row.node}", f"It is {row.state} and waits for nothing."
+        if row.state == TaskState.COMPLETED and not row.attempt:
+            note = await _cached_note(store, row.id) or note
         return Why("task", str(task), node, row.state, row.requested_at, snapshot.now, note=note)
     usual = typical(snapshot, scheduler)
     reasons = _reasons(scheduler, entry, usual, snapshot.now, labels)
@@ -142,6 +146,19 @@ async def _explain_task(store: Store, task: int, labels: Declared | None) -> Why
         lets_start=explain.what_opens(scheduler, entry, snapshot.now) if waits else (),
         offers=entry.offers,
     )
+
+
+async def _cached_note(store: Store, task: int) -> str:
+    """Where its result is from, if it is a cached one."""
+    for row in reversed(await store.events(EventFilter(run=run_of(task)))):
+        for event in unpack(row) if b'"cached":' in row.body else ():
+            if event.task == task and (cached := event.data.get("cached")):
+                made, until = clock_text(cached["made_at"]), clock_text(cached["expires_at"])
+                return (
+                    f"It is completed from the cache: task {cached['task']} made the result at {made},"
+                    f" and it is kept until {until}. No body ran for it."
+                )
+    return ""
 
 
 def note_of(scheduler: Scheduler, entry: TaskEntry, now: int) -> str:

@@ -23,6 +23,7 @@ from locktender.observe.checker.attempts import (
     MaxStarts,
     SingleLeader,
 )
+from locktender.observe.checker.cache import CacheHits
 from locktender.observe.checker.dependencies import Dependencies, Sequential
 from locktender.observe.checker.history import History, Peak, Violation
 from locktender.observe.checker.limits import (
@@ -229,6 +230,9 @@ def _feed(world: HistoryState, watch: Watch, event: Event) -> None:
         case "mail":
             for see_mail in watch.mail_handlers:
                 see_mail(event)
+        case "cache":
+            for see_cache in watch.cache_handlers:
+                see_cache(event)
         case "limit" if event.after == "asked":
             # Somebody set it. For submitters it counts from here, for all else from the leader's commit.
             for see_asked in watch.asked_handlers:
@@ -289,6 +293,7 @@ RULES: Final[tuple[type[Rule], ...]] = (
     PausedStarts,
     Waits,
     MailRule,
+    CacheHits,
     ActiveCeiling,
     ThrottledStarts,
     Rates,

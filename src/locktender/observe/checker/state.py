@@ -10,7 +10,7 @@ import msgspec
 
 from locktender.base.events import Event
 from locktender.base.limits import Fair, Limits, PoolRule, Rate, TagRule
-from locktender.base.states import EXECUTING_RUNS, HOLDING, NEW, TERMINAL_RUNS, RunState, TaskState
+from locktender.base.states import ENDED_RUNS, EXECUTING_RUNS, HOLDING, NEW, RunState, TaskState
 from locktender.observe.checker.history import GraphPlan, NodePlan
 
 
@@ -180,7 +180,7 @@ STANDING: Final[dict[str, int]] = {
 
 # Plain text: events carry text, and a set of plain text is looked up fastest.
 HOLDING_TASKS: Final = frozenset(state.value for state in HOLDING)
-RUN_ENDS: Final = frozenset(state.value for state in TERMINAL_RUNS)
+RUN_ENDS: Final = frozenset(state.value for state in ENDED_RUNS)
 EXECUTING: Final = frozenset(state.value for state in EXECUTING_RUNS)
 WAITING: Final = RunState.WAITING.value
 ACTIVE: Final = EXECUTING | {RunState.QUEUED.value, RunState.HELD.value}

@@ -15,6 +15,7 @@ from locktender.store.lanes import lane_name
 from locktender.store.postgres.client_verbs import lanes_for
 from locktender.store.postgres.commits import end_waits, move, not_leader, step
 from locktender.store.postgres.composed_sql import Parts, columns
+from locktender.store.postgres.result_cache import bound_cache
 from locktender.store.postgres.session import SUBMITTERS, PostgresSession
 from locktender.store.postgres.worker_verbs import moves
 from locktender.store.protocol import (
@@ -212,4 +213,6 @@ async def remove_unused(tx: PostgresSession, remove: RemoveUnused) -> int | None
             await tx.run("drain_orders_remove")
             await tx.run("throttles_remove")
             await tx.run("limit_history_remove", remove.before)
+            await bound_cache(tx, remove)
+            await tx.run("outbox_prune", remove.before)
     return rows[-1][0] if len(rows) == remove.batch else 0

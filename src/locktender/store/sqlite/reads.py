@@ -82,7 +82,8 @@ def gather(tx: SqliteSession, gather: Gather, workers_seen: int) -> tuple[Gather
 
 
 def follow(tx: SqliteSession, follow: Follow) -> Followed:
-    return Followed(*_follow(tx, follow.after, "", follow.run, follow.limit))
+    cursor, events = _follow(tx, follow.after, "", follow.run, follow.limit)
+    return Followed(cursor, events, [Cursor(str(each.seq)) for each in events])
 
 
 def _follow(

@@ -16,6 +16,7 @@ from locktender.store.lanes import lane_name
 from locktender.store.protocol import Expire, Lost, ReassignLanes, RemoveUnused, Withdraw
 from locktender.store.sqlite.client_verbs import lanes_for
 from locktender.store.sqlite.leader_verbs import fence, move
+from locktender.store.sqlite.result_cache import bound_cache
 from locktender.store.sqlite.session import SqliteSession, listed, record
 
 _REMEMBER_US = 86_400 * SECOND
@@ -140,5 +141,7 @@ def remove_unused(tx: SqliteSession, remove: RemoveUnused) -> tuple[int, set[str
         unused = tx.all("counters_unused", remove.batch)
         tx.run("counter_remove", listed(name for (name,) in unused))
         tx.run("limit_history_remove", remove.before)
+        bound_cache(tx, remove)
+        tx.run("outbox_prune", remove.before)
     owners = {row[0] for row in tx.all("worker_leases")} | {tx.row("leader")[1]}
     return rows[-1][0] if len(rows) == remove.batch else 0, owners
