@@ -30,7 +30,7 @@ from locktender.kernel.gates.pool import PoolGate
 from locktender.kernel.gates.protocol import Block, Gate, Lane
 from locktender.kernel.gates.rate import RateGate
 from locktender.kernel.gates.worker import WorkerGate
-from locktender.kernel.openings import holders_of, openings, uses
+from locktender.kernel.openings import holders_of, older, openings, uses
 from locktender.kernel.pauses import pause_texts
 from locktender.kernel.placement import HOLD, Worker
 from locktender.kernel.queue_position import QueueGroup, QueuePosition
@@ -59,7 +59,8 @@ def explain_task(
         for each in _blocking(scheduler, entry, now)
     ]
     lane = lane_of(scheduler, entry)
-    if reasons and lane is not None and entry.spec.wait is None and entry.run.returning is None:
+    fair = scheduler.ledger.task_queue.turns.fair is not None and entry.run.returning is None
+    if reasons and fair and lane is not None and entry.spec.wait is None:
         reasons += turn_reason(_sharing(scheduler, entry, lane))
     return reasons
 
@@ -183,12 +184,16 @@ def _line(
     for lane in queue.lanes.values() if entry.lane is not None else ():
         if not beside(lane):
             continue
+        if queue.turns.fair is None:
+            before = older(lane, entry)
+            groups.append(QueueGroup(lane.fair, entry.rank[0], len(lane), before))
+            continue
         waiting: Counter[int] = Counter()
-        older: Counter[int] = Counter()
+        first: Counter[int] = Counter()
         for task in lane.live.values():
             waiting[task.rank[0]] += 1
-            older[task.rank[0]] += (task.rank, task.id) < own
-        groups += [QueueGroup(lane.fair, rank, waiting[rank], older[rank]) for rank in waiting]
+            first[task.rank[0]] += (task.rank, task.id) < own
+        groups += [QueueGroup(lane.fair, rank, waiting[rank], first[rank]) for rank in waiting]
     value = None if entry.lane is None else entry.lane.fair
     return QueuePosition(queue.turns, value, entry.rank[0], groups, known=False)
 

@@ -18,15 +18,16 @@ from locktender.kernel import lanes
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.fair_turns import Turns
 from locktender.kernel.gates.pool import PoolGate
-from locktender.kernel.gates.protocol import Gate, Key, Lane, SlotGate
+from locktender.kernel.gates.protocol import UNBOUNDED, Gate, Key, Lane, SlotGate
 from locktender.kernel.gates.rate import RateGate
 from locktender.kernel.gates.worker import WorkerGate
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.placement import Worker
 from locktender.kernel.reasons import MAX_HOLDERS_SHOWN, GateOpening
 
-MAX_WALKED = 1_000
-"""Waiters before a task that are looked at one by one; of more only about what they take is said."""
+MAX_WALKED = 200
+"""Waiters before a task that are looked at one by one; of more it is only said what they would take if all of them
+started."""
 
 
 class Trial(NamedTuple):
@@ -105,7 +106,14 @@ class _Walk:
     def _walk(self) -> None:
         lines: list[tuple[Key, int, Lane[TaskEntry], list[TaskEntry]]] = []
         own = (self._entry.rank, self._entry.id)
-        for number, lane in enumerate(self._lanes()):
+        lanes = list(self._lanes())
+        before = [older(lane, self._entry) for lane in lanes]
+        if sum(before) > MAX_WALKED:
+            self.about = True
+            for lane, count in zip(lanes, before, strict=True):
+                self._take(lane, count)
+            return
+        for number, lane in enumerate(lanes):
             waiting = self._first(lane, own)
             if waiting:
                 lines.append((self._key(lane, waiting[-1]), number, lane, waiting))
@@ -141,13 +149,13 @@ class _Walk:
 
     def _first(self, lane: Lane[TaskEntry], own: tuple[tuple[int, int], int]) -> list[TaskEntry]:
         """Its first waiters, the first last. In its own lane, and where no turns are taken, the older ones."""
-        older = lane is self._lane or self._turns.fair is None
+        only_older = lane is self._lane or self._turns.fair is None
         several = [
             task
             for task in lane.live.values()
-            if task is not self._entry and (not older or (task.rank, task.id) < own)
+            if task is not self._entry and (not only_older or (task.rank, task.id) < own)
         ]
-        return nsmallest(MAX_WALKED + 1, several, key=lambda task: (task.rank, task.id))[::-1]
+        return nsmallest(MAX_WALKED, several, key=lambda task: (task.rank, task.id))[::-1]
 
     def _key(self, lane: Lane[TaskEntry], task: TaskEntry) -> Key:
         return (task.rank[0], self._turns.of(lane.fair), task.rank[1], task.id)
@@ -165,12 +173,10 @@ class _Walk:
             yield gate
 
     def _start(self, lane: Lane[TaskEntry], task: TaskEntry) -> None:
-        for gate in lane.gates:
-            self.taken[gate] += 1
-        for gate, need in lane.needs:
-            self.taken[gate] += need
+        self._take(lane, 1)
         gate = lane.worker_gate
         if isinstance(gate, WorkerGate):
+            self.taken[gate] -= 1
             worker = None if gate in self._opened else self._pick(gate)
             if worker is None:
                 self.taken[gate] += 1
@@ -181,6 +187,14 @@ class _Walk:
             self._served.add(lane)
         self._turns.took(lane.fair)
         self.started.append(task)
+
+    def _take(self, lane: Lane[TaskEntry], count: int) -> None:
+        for gate in lane.gates:
+            self.taken[gate] += count
+        for gate, need in lane.needs:
+            self.taken[gate] += need * count
+        if lane.worker_gate is not None:
+            self.taken[lane.worker_gate] += count
 
     def _pick(self, gate: WorkerGate) -> Worker | None:
         return self._ledger.workers.pick(gate.requirement)
@@ -248,6 +262,8 @@ class _Asked(NamedTuple):
         Their end opens other gates too: some that these block alone may start first.
         """
         holders = holders_of(self.ledger, gate)
+        if self.trial.about:
+            return _ends([(task.id, 1) for task in holders], UNBOUNDED)
         walk = self._behind(holders, frozenset())
         taken = walk.taken[gate] + walk.kept(gate, self.lane, self.entry)
         slots = gate.used + taken + need - gate.limit
@@ -367,13 +383,31 @@ def _worker(gate: WorkerGate, permits: int, ends: Ends, *, about: bool) -> GateO
 
 def holders_of(ledger: Ledger, gate: Gate) -> list[TaskEntry]:
     """Tasks in flight that hold some of `gate`, the oldest first."""
-    tasks = [
-        task
-        for run in ledger.runs.values()
-        for task in run.tasks.values()
-        if task.state in HOLDING and uses(task, gate)
-    ]
-    return sorted(tasks, key=lambda task: task.started_at or task.scheduled_at)
+    lingering = ledger.lingering.items() if isinstance(gate, PoolGate) else ()
+    held = gate.used - sum(slots for (_, _, name), (slots, _, _) in lingering if name == gate.name)
+    found: list[TaskEntry] = []
+    for run in ledger.runs.values():
+        in_flight = run.in_flight
+        for task in run.tasks.values() if in_flight else ():
+            if task.state in HOLDING:
+                in_flight -= 1
+                if slots := uses(task, gate):
+                    found.append(task)
+                    held -= slots
+                # What started first stands first: of 100,000 that wait few are looked at.
+                if held <= 0 or not in_flight:
+                    break
+        if held <= 0:
+            break
+    return sorted(found, key=lambda task: task.started_at or task.scheduled_at)
+
+
+def older(lane: Lane[TaskEntry], task: TaskEntry) -> int:
+    """How many of a lane stand before a task by rank and age."""
+    own = (task.rank, task.id)
+    if len(lane.entries) == len(lane.live):
+        return sum(map(own.__gt__, lane.entries))
+    return sum((each.rank, each.id) < own for each in lane.live.values())
 
 
 def uses(task: TaskEntry, gate: Gate) -> int:
