@@ -66,6 +66,8 @@ class QueueLine:
     """How many stand before it by rank and age; None: with a fair key, where that is not the order."""
     more: bool = False
     """`ahead` is a bound: there are more than were asked for before it, and behind it."""
+    queued: int | None = None
+    """How many runs are queued in all, by the counters; None: with a fair key."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from locktender.store.protocol import (
     AuditState,
     BoundCache,
     Discard,
+    Discarded,
     EventReader,
     Prune,
     Pruned,
