@@ -18,6 +18,7 @@ from locktender.client.pauses import pause_runs, resume_runs
 from locktender.client.refusals import wait_at, way_in
 from locktender.client.retry_from import steps_from, stored, with_args
 from locktender.client.views import EventInfo, LogInfo, Requested, RunInfo, TaskInfo
+from locktender.observe.blame import Blame, blame_run
 from locktender.observe.why import Why, explain_run, with_sessions
 from locktender.store.protocol import Submitted
 from locktender.store.retry import repeated
@@ -92,6 +93,11 @@ class AsyncRun(Generic[T_co]):
         return await with_sessions(
             store, await explain_run(store, self._id, self._core.settings.labels)
         )
+
+    async def blame(self) -> Blame:
+        """What its time went into: own work, each gate, hand-off; they add up to its wall time."""
+        self._core.guard.check()
+        return await blame_run(self._core.store, self._id)
 
     async def cancel(self, reason: str = "", *, force: bool = False) -> Requested:
         """Asks for the run to end *cancelled*; `wait()` returns when it has.
@@ -238,6 +244,10 @@ class Run(Generic[T_co]):
     def why(self) -> Why:
         """Explains what the run waits for now, and for how long; `print` shows it as text."""
         return self._bridge.call(self._run.why())
+
+    def blame(self) -> Blame:
+        """What its time went into: own work, each gate, hand-off; they add up to its wall time."""
+        return self._bridge.call(self._run.blame())
 
     def cancel(self, reason: str = "", *, force: bool = False) -> Requested:
         """Asks for the run to end *cancelled*; `wait()` returns when it has.

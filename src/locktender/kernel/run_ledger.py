@@ -16,13 +16,19 @@ from locktender.kernel.admission import AdmissionQueue
 from locktender.kernel.entries import QueuedRun, RunEntry
 from locktender.kernel.gates.count import CountGate
 from locktender.kernel.gates.protocol import Gate, Lane
+from locktender.kernel.wait_book import WaitBook
 
+KEY = "key"
+"""The gate of a run that replaces another: it waits until that one has ended."""
 _ENDS = (RunState.CANCELLED, RunState.TIMED_OUT)
 
 
 class RunLedger:
     def __init__(self, limits: Limits) -> None:
         self.limits: Limits = limits
+        self.now: int = 0
+        """The instant of the facts that come in: when waiters join their lanes."""
+        self.wait_book: WaitBook = WaitBook()
         self.run_queue: AdmissionQueue[QueuedRun] = AdmissionQueue()
         self.run_gate: Gate = CountGate("runs", "max_concurrent_runs", limits.max_concurrent_runs)
         self.default_runs: bool = False
@@ -48,6 +54,7 @@ class RunLedger:
         head = QueuedRun(row, lanes.rank(self.limits, row.priority, row.queued_at))
         self.heads[row.seq] = head
         if row.waits_for is not None:
+            head.joined = max(self.now, row.queued_at)
             self.held_back.setdefault(row.waits_for, []).append(head)
         else:
             self.line_up_run(head)
@@ -77,7 +84,10 @@ class RunLedger:
             made: Lane[QueuedRun] = Lane(key, gates, fair=fair)
             lane = made
         head.lane = lane
+        head.mark, head.joined = lane.clock, max(self.now, row.queued_at)
         self.run_queue.add(head, lane)
+        if lane.clock.gate:
+            self.wait_book.joined[lane] = None
 
     def is_paused(self, row: RunRow) -> bool:
         """Whether nothing of it starts. The end of a run, asked for or by its deadline, goes before a pause."""
@@ -177,6 +187,7 @@ class RunLedger:
         """Whoever waited to replace this run may be looked at now, or waits for the one it stood `behind`."""
         for head in self.held_back.pop(seq, ()):
             if behind is None:
+                head.waits = {KEY: max(0, self.now - head.joined)}
                 self.line_up_run(head)
             else:
                 head.row = msgspec.structs.replace(head.row, waits_for=behind)

@@ -10,12 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from locktender.base.changes import (
-    Order,
-    RunEnd,
-    RunStart,
-    TaskRow,
-)
+from locktender.base.changes import Order, RunEnd, RunStart, TaskRow
 from locktender.base.events import NOBODY, Change
 from locktender.base.graph import Graph
 from locktender.base.limits import Limits
@@ -24,7 +19,7 @@ from locktender.base.states import HOLDING, RunState, TaskState
 from locktender.kernel.commit_builder import CommitBuilder, Cycle
 from locktender.kernel.demand import Demand
 from locktender.kernel.entries import QueuedRun, TaskEntry
-from locktender.kernel.grants import Calls, GrantWriter, record_waits, write_sets
+from locktender.kernel.grants import Calls, GrantWriter, write_sets
 from locktender.kernel.held_runs import HeldRuns
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.lifecycle import Defaults, Lifecycle, failure_of, short
@@ -33,6 +28,7 @@ from locktender.kernel.places import Places
 from locktender.kernel.rebuild import start_again
 from locktender.kernel.timeouts import QUEUED, Timeouts, still_queued
 from locktender.kernel.upkeep import forget_stale_timers, forget_unused_gates
+from locktender.kernel.wait_times import add_waits, record_waits
 from locktender.kernel.waiting_runs import WaitsOfRuns, deliver
 
 _dump = msgspec.json.Encoder().encode
@@ -196,9 +192,11 @@ class Scheduler:
         """A queued or waiting run ends without having started: cancelled, or past its deadline."""
         if row.seq in self.ledger.runs or row.seq in self._ended_queued:
             return
+        data: dict[str, object] = {"error": short(failure)}
+        add_waits(self.ledger, self.ledger.heads.get(row.seq), data, now)
         self.ledger.drop_head(row.seq)
         self._retried.pop(row.seq, None)
-        change = Change("run", 0, row.state, state, 0, {"error": short(failure)})
+        change = Change("run", 0, row.state, state, 0, data)
         if row.state == RunState.WAITING:
             self.commit_builder.commit.ended_waiting.append(row.seq)
         self.commit_builder.record(row.seq, change)
@@ -307,6 +305,7 @@ class Scheduler:
         ended, if that was before this cycle's `now`.
         False: stale — not the attempt that holds the task now; nothing changes.
         """
+        self.ledger.now = now
         entry = self.lifecycle.tasks.get(task)
         if entry is None or entry.token != token or entry.state not in HOLDING:
             if self.held.ended(task, token, now):
@@ -368,6 +367,7 @@ class Scheduler:
 
     def cycle(self, now: int) -> Cycle:
         """Decide, and hand over everything since the last cycle as one commit."""
+        self.ledger.now = now
         for row in self.deadlines.pass_time(now):
             if row.started_at:
                 self.take_up(row, self._retried.pop(row.seq, []), now)
@@ -403,6 +403,7 @@ class Scheduler:
         row = head.row
         self.commit_builder.commit.runs_started.append(RunStart(row.seq, row.started_at or now))
         data: dict[str, object] = {"priority": row.priority}
+        add_waits(self.ledger, head, data, now)
         if head.lane is not None and head.lane.fair is not None:
             # Right after its start the present is the turn it took: `why` reads the clocks from here.
             data |= {"fair": head.lane.fair, "turn": self.ledger.run_queue.turns.present}
@@ -423,7 +424,7 @@ class Scheduler:
 
     def _hand_over(self, starts: list[TaskEntry], now: int) -> Cycle:
         builder, queue = self.commit_builder, self.ledger.task_queue
-        found = record_waits(self.lifecycle)
+        found = record_waits(self.ledger, builder, now)
         self.deadlines.note_blocked(now)
         write_sets(self.lifecycle, swept=self._swept)
         self._swept = False
