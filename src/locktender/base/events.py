@@ -24,6 +24,7 @@ Subject = Literal[
     "wait",
     "cost",
     "mail",
+    "cache",
     "clock",
     "audit",
     "request",
@@ -36,6 +37,7 @@ Subject = Literal[
 `pause` is a run that starts nothing: paused, resumed, or lifted because the run is to end.
 `trace` is a run submitted by name whose flow a worker has traced.
 `mail` is an event that was sent to a run, or to a topic (of no run), and what became of it.
+`cache` is a result that is kept for tasks with the same key, or results that are forgotten (of no run).
 `audit` is about the history itself: it was checked, or a part of it was pruned."""
 
 NOBODY = 0
@@ -68,6 +70,7 @@ class Change(NamedTuple):
               scheduled: worker, pools {name: slots}, executor
               failed, timed_out: error {type, message}, retryable
               cancelled, handed_back, abandoned: reason
+              completed from the cache: cached {key, task (that made it), made_at, expires_at}
               skipped: reason, passed? (its item is an error, which is its result, too)
               requested: also lane, gate, where it stands in a blocked lane from its request on
               scheduled, and ends of tasks that did not start: waits {gate: microseconds}
@@ -75,6 +78,7 @@ class Change(NamedTuple):
               Of a lane that runs share (of no run), and of the queue's (run). Without a lane: gate and
               held [[run, slots], …], who holds the gate from now on
     cost      gates {gate: [microseconds, waiters]}, of waits that were over since the last such event
+    cache     stored (task: that made it): key, step, flow, expires_at; cleared: step?, flow?
     mail      sent: n (its number), name, id?; delivered (task: to which): n, name; refused: n, name, reason
     limit     kind, name, rule (None: unset) — by the leader, when it comes into force
     worker    permits {executor: n}, labels, lost: reason

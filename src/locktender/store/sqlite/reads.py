@@ -53,6 +53,7 @@ def load(tx: SqliteSession) -> Snapshot:
         reservations=[Reservation(*row) for row in tx.all("reservation_list")],
         lingers=decode.lingers(tx.all("linger_list")),
         unplaced=[run for (run,) in tx.all("unplaced_list")],
+        kept=decode.kept_places(tx.all("kept_list"), limits),
         lanes=decode.lanes(tx.all("lanes_queued")),
         requests=decode.requests(tx.all("request_list", MAX_REQUESTS)),
         stops=[Order(*row) for row in tx.all("stop_list")],
@@ -81,7 +82,8 @@ def gather(tx: SqliteSession, gather: Gather, workers_seen: int) -> tuple[Gather
 
 
 def follow(tx: SqliteSession, follow: Follow) -> Followed:
-    return Followed(*_follow(tx, follow.after, "", follow.run, follow.limit))
+    cursor, events = _follow(tx, follow.after, "", follow.run, follow.limit)
+    return Followed(cursor, events, [Cursor(str(each.seq)) for each in events])
 
 
 def _follow(
@@ -179,6 +181,7 @@ def beside(tx: SqliteSession, run: int, most: int) -> QueueView | None:
         limit_rows=rows,
         executing=decode.runs(tx.all("runs_placed")),
         unplaced=[run for (run,) in tx.all("unplaced_list")],
+        kept=decode.kept_places(tx.all("kept_list"), limits),
         lasted=[lasted for (lasted,) in tx.all("runs_lasted", run, ENDED_LATELY)],
         line=_line(tx, (*place, run), most, turns=limits.fair is not None),
     )
