@@ -64,6 +64,7 @@ WORDS = {
     "mailing": ("send", "waiting"),
     "workers": ("workers",),
     "why": ("why",),
+    "blame": ("blame",),
     "events": ("events",),
     "audit": ("audit",),
     "db": ("db",),

@@ -71,7 +71,9 @@ async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
     rows = [shown_task(task) for task in await core.store.tasks(row.seq)]
     waits = _Waits()
     if any(task.state == TaskState.REQUESTED for task in rows):
-        waits = _Waits(await _history(core, row.seq), rows)
+        history = await _history(core, row.seq)
+        changes = await lane_changes(core.store, history)
+        waits = _Waits([event for event, _ in slot_events(history, changes)], rows)
     now = await core.store.now()
     progress_of: dict[int, Progress] = {}
     stubborn_of: dict[int, Stubborn] = {}

@@ -117,6 +117,11 @@ class CommitBuilder:
         if entry.id not in self._new:
             self._dirty[entry.id] = entry
 
+    def save_requested(self, entry: TaskEntry, data: dict[str, Any]) -> None:
+        """The same, of a task that is requested again; `data`: what its event carries."""
+        self.save(entry)
+        self.requested_again.append((entry, data))
+
     def save_end(self, entry: TaskEntry, state: str, error: bytes | None) -> None:
         entry.state = state
         if error is not None:

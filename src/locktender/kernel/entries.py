@@ -16,7 +16,7 @@ from locktender.kernel.timers import Defaults
 class QueuedRun:
     """A queued run whose turn may come: one of the heads of a lane of the queue."""
 
-    __slots__ = ("again", "id", "joined", "lane", "mark", "rank", "row", "waits")
+    __slots__ = ("again", "id", "in_line", "joined", "lane", "mark", "rank", "row", "waits")
 
     def __init__(self, row: RunRow, rank: tuple[int, int], again: RunEntry | None = None) -> None:
         self.row: RunRow = row
@@ -29,6 +29,8 @@ class QueuedRun:
         """Its lane's clock when it joined the lane, at `joined`; `waits`: what it waited before."""
         self.joined: int = 0
         self.waits: dict[str, int] | None = None
+        self.in_line: bool = True
+        """False: it was taken out of its lane, and starts from nowhere."""
 
 
 class RunEntry:

@@ -261,6 +261,8 @@ class Ledger(RunLedger):
         """Its run holds its slots, or does not any more: for those who want to know to whom they wait."""
         run = task.run.seq
         for gate, slots in task.lane.slots if task.lane is not None else ():
+            if gate.parked:
+                self.wait_book.touched[gate] = None
             left = gate.holders.get(run, 0) + sign * slots
             if left > 0:
                 gate.holders[run] = left

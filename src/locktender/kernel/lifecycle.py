@@ -193,11 +193,8 @@ class Lifecycle:
         self, run: RunEntry, skipped: Skipped, now: int, *, unneeded: bool = False
     ) -> None:
         task = ids.task_id(run.seq, skipped.ordinal)
-        data: dict[str, object] = {
-            "node": skipped.node,
-            "index": skipped.idx,
-            "reason": skipped.reason,
-        }
+        data: dict[str, object] = {"node": skipped.node, "index": skipped.idx}
+        data["reason"] = skipped.reason
         if unneeded:
             data["unneeded"] = True
         if skipped.passed:
@@ -304,8 +301,7 @@ class Lifecycle:
         self.commit_builder.record(
             entry.run.seq, Change("task", entry.id, before, TaskState.REQUESTED, 0, data)
         )
-        self.commit_builder.save(entry)
-        self.commit_builder.requested_again.append((entry, data))
+        self.commit_builder.save_requested(entry, data)
         self.stand_in_line(entry, now)
 
     def end_waiting(
@@ -315,9 +311,8 @@ class Lifecycle:
         if before == TaskState.REQUESTED:
             self.ledger.withdraw_request(entry)
         data: dict[str, object] = {"reason": "the run is ending"}
-        error: bytes | None = None
+        error = None if failure is None else _dump(failure)
         if failure is not None:
-            error = _dump(failure)
             data = {"error": short(failure), "retryable": failure.retryable}
         change = Change("task", entry.id, before, state, 0, with_waits(self.ledger, entry, data))
         self.commit_builder.record(entry.run.seq, change)
@@ -394,7 +389,6 @@ class Lifecycle:
 
     def wind_down(self, run: RunEntry, now: int, *, force: bool) -> None:
         """What waits is cancelled, what is offered is taken back, what runs is asked to stop."""
-        self.ledger.now = now
         progress = self.progress[run.seq]
         failing = run.row.verdict == RunState.FAILED
         self.apply(run, progress.stop(force=force, failing=failing), now)

@@ -18,6 +18,7 @@ from locktender.kernel.entries import QueuedRun, RunEntry
 from locktender.kernel.gates.count import CountGate
 from locktender.kernel.gates.protocol import Gate, Lane
 from locktender.kernel.wait_book import WaitBook
+from locktender.kernel.wait_times import waits_of
 
 KEY = "key"
 """The gate of a run that replaces another: it waits until that one has ended."""
@@ -62,16 +63,18 @@ class RunLedger:
         else:
             self.line_up_run(head)
 
-    def drop_head(self, run: int) -> None:
+    def drop_head(self, run: int) -> QueuedRun | None:
         head = self.heads.pop(run, None)
         if head is None:
-            return
+            return None
         if head.lane is not None:
+            head.waits, head.in_line = waits_of(head, head.lane, self.now), False
             self.run_queue.remove(head, head.lane)
         elif head.row.waits_for is not None:
             waiting = self.held_back.get(head.row.waits_for, [])
             if head in waiting:
                 waiting.remove(head)
+        return head
 
     def line_up_run(self, head: QueuedRun) -> None:
         row = head.row
@@ -186,6 +189,7 @@ class RunLedger:
         run.fair = self.fair_value(row)
         if row.kind == "flow":
             run.gates = self.run_gates(row)
+            self.wait_book.touched |= {gate: None for gate in run.gates if gate.parked}
             run.paused = self.is_paused(row)
             # Where it has kept its place it is charged already.
             known = self.kept.pop(row.seq, None) if self.kept else None

@@ -193,8 +193,7 @@ class Scheduler:
         if row.seq in self.ledger.runs or row.seq in self._ended_queued:
             return
         data: dict[str, object] = {"error": short(failure)}
-        add_waits(self.ledger, self.ledger.heads.get(row.seq), data, now)
-        self.ledger.drop_head(row.seq)
+        add_waits(self.ledger, self.ledger.drop_head(row.seq), data, now)
         self._retried.pop(row.seq, None)
         change = Change("run", 0, row.state, state, 0, data)
         if row.state == RunState.WAITING:
@@ -305,14 +304,13 @@ class Scheduler:
         ended, if that was before this cycle's `now`.
         False: stale — not the attempt that holds the task now; nothing changes.
         """
-        self.ledger.now = now
         entry = self.lifecycle.tasks.get(task)
         if entry is None or entry.token != token or entry.state not in HOLDING:
             if self.held.ended(task, token, now):
                 return True
             self.stale_facts += 1
             return False
-        self.lifecycle.at_run = entry.run.seq
+        self.ledger.now, self.lifecycle.at_run = now, entry.run.seq
         before = entry.state
         if state == TaskState.HANDED_BACK and error is not None:
             # For a worker that ended with the body inside: as if it had been lost at that moment.
@@ -369,7 +367,6 @@ class Scheduler:
 
     def cycle(self, now: int) -> Cycle:
         """Decide, and hand over everything since the last cycle as one commit."""
-        self.ledger.now = now
         for row in self.deadlines.pass_time(now):
             if row.started_at:
                 self.take_up(row, self._retried.pop(row.seq, []), now)
@@ -438,7 +435,7 @@ class Scheduler:
         self._reprioritised.clear()
         self.lifecycle.budget.renew()
         stops, withdrawals, ended = builder.stops, builder.withdrawals, builder.ended_runs
-        wakes = [queue.next_wake(), self.ledger.run_queue.next_wake()]
+        wakes = [queue.next_wake(), self.ledger.run_queue.next_wake(), self.ledger.wait_book.due]
         wakes += [self.lifecycle.timers.next(), self.held.timers.next()]
         more = queue.unfinished or self.ledger.run_queue.unfinished or self.lifecycle.expanding
         return Cycle(

@@ -1,7 +1,8 @@
 """What waiting costs, and who holds the gates that others wait at.
 
-Who holds a gate is written when lanes come to wait there and when holders change while they wait, at most ten times
-a second for each gate. What waits lasted is added up per gate and written once a second. Both are events of no run.
+Who holds a gate is written when lanes come to wait there and when holders change while they wait, at most ten
+times a second for each gate. What waits lasted is added up per gate and written once a second. Both are events of
+no run.
 """
 
 from __future__ import annotations
@@ -30,10 +31,16 @@ class WaitBook:
     def __init__(self) -> None:
         self.joined: dict[Lane[Any], None] = {}
         """Blocked lanes that were found blocked again, or that somebody joined, in this cycle."""
+        self.touched: dict[Gate, None] = {}
+        """Gates with waiters whose holders have changed."""
         self._costs: dict[str, list[int]] = {}
         self._written_at = 0
         self._sampled: dict[str, int] = {}
         """Gate → when its holders were written last."""
+        self._late: dict[str, Gate | None] = {}
+        """Gates whose holders are to be written, and were a moment ago."""
+        self.due: int | None = None
+        """When the first of them is written."""
 
     def add(self, waits: dict[str, int]) -> None:
         """A wait is over."""
@@ -47,16 +54,25 @@ class WaitBook:
 
     def changes(self, ledger: Ledger, now: int) -> Iterator[Change]:
         """What is to be written with the commit of this cycle."""
-        for lane in self.joined:
-            name, gate = lane.clock.gate, lane.parked_at
-            if not name or gate is None or now - self._sampled.get(name, 0) < SAMPLE_US:
+        gates = {lane.clock.gate: lane.parked_at for lane in self.joined}
+        gates |= {gate.label(): gate for gate in self.touched}
+        self.joined.clear()
+        self.touched.clear()
+        if self._late:
+            gates = self._late | gates
+            self._late = {}
+        for name, gate in gates.items():
+            if not name or gate is None or not gate.parked:
                 continue
-            if held := _holders(ledger, gate, name):
+            if 0 <= now - self._sampled.get(name, 0) < SAMPLE_US:
+                self._late[name] = gate
+            elif held := _holders(ledger, gate, name):
                 if len(self._sampled) > MAX_GATES:
                     self._sampled.clear()
                 self._sampled[name] = now
                 yield Change("wait", 0, name, name, 0, {"gate": name, "held": held})
-        self.joined.clear()
+        due = [self._sampled[name] + SAMPLE_US for name in self._late]
+        self.due = min(due, default=None)
         waiting = ledger.task_queue.lanes or ledger.run_queue.lanes
         if self._costs and (not waiting or now - self._written_at >= SECOND):
             self._written_at, costs, self._costs = now, self._costs, {}

@@ -56,7 +56,10 @@ def with_waits(ledger: Ledger, entry: TaskEntry, data: dict[str, object]) -> dic
 
 def add_waits(ledger: Ledger, head: QueuedRun | None, data: dict[str, object], now: int) -> None:
     """A run starts, has its place again, or ends in the queue: its event carries what it waited for."""
-    if head is not None and head.lane is not None and (waits := waits_of(head, head.lane, now)):
+    if head is None or head.lane is None:
+        return
+    waits = waits_of(head, head.lane, now) if head.in_line else head.waits
+    if waits:
         data["waits"] = waits
         ledger.wait_book.add(waits)
 

@@ -17,6 +17,7 @@ from locktender.base.events import NOBODY, Event, unpack
 from locktender.base.graph import Graph, Node, read_graph
 from locktender.base.model import RunRow
 from locktender.base.states import TERMINAL_RUNS, TaskState
+from locktender.observe.holders import OWN_GATES, HolderNames, LostTo, Samples, charged
 from locktender.observe.run_times import HAND_OFF, WORK, RunTimes, TaskTimes, added, times_of
 from locktender.observe.why import explain_run
 from locktender.store.protocol import EventFilter, Store
@@ -33,6 +34,8 @@ class GateTime(msgspec.Struct, frozen=True, omit_defaults=True):
 
     gate: str
     us: int
+    to: tuple[LostTo, ...] = ()
+    """Runs that held it meanwhile, the most first; empty where that is not known, or where no run holds it."""
 
 
 class TaskBlame(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -85,19 +88,19 @@ class Blame(msgspec.Struct, frozen=True, omit_defaults=True):
     def text(self) -> str:
         """The answer as text, as `print` shows it."""
         lines = [f"run {self.run} ({self.flow}) {self.state}: {spoken(self.wall_us)}"]
-        rows = [("own work", self.work_us)]
-        rows += [(each.gate, each.us) for each in self.gates]
-        rows += [(HAND_OFF, self.hand_off_us)]
-        width = max(len(name) for name, _ in rows)
-        for name, us in rows:
+        rows = [("own work", self.work_us, "")]
+        rows += [(each.gate, each.us, to_text(each.to, self.run)) for each in self.gates]
+        rows += [(HAND_OFF, self.hand_off_us, "")]
+        width = max(len(name) for name, *_ in rows)
+        for name, us, to in rows:
             share = f"{100 * us / self.wall_us:.0f} %" if self.wall_us else "-"
-            lines.append(f"  {name:<{width}}  {_seconds(us):>11}  {share:>5}")
-        lines.append(f"  {'sum':<{width}}  {_seconds(self.wall_us):>11}")
+            lines.append(f"  {name:<{width}}  {seconds(us):>11}  {share:>5}  {to}".rstrip())
+        lines.append(f"  {'sum':<{width}}  {seconds(self.wall_us):>11}")
         lines.append("Critical path:")
         shown = [part for part in self.path if part.us or part.task is not None]
         for part in shown[:MAX_PATH_SHOWN]:
             name = part.name if part.index is None else f"{part.name}[{part.index}]"
-            spent = ", ".join(f"{what} {_seconds(us)}" for what, us in part.spent.items())
+            spent = ", ".join(f"{what} {seconds(us)}" for what, us in part.spent.items())
             lines.append(f"  {name or '·'}: {spent or 'no time'}")
         if len(shown) > MAX_PATH_SHOWN:
             lines.append(f"  and {len(shown) - MAX_PATH_SHOWN} more")
@@ -107,8 +110,18 @@ class Blame(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.text()
 
 
-def _seconds(us: int) -> str:
+def seconds(us: int) -> str:
     return f"{us / 1_000_000:,.3f} s"
+
+
+def to_text(holders: Iterable[LostTo], own: str = "") -> str:
+    """`to 01K5… (tenant=acme) 1.200 s, …`."""
+    parts: list[str] = []
+    for each in holders:
+        tags = ", ".join(f"{key}={value}" for key, value in each.tags.items())
+        who = "itself" if each.run == own else f"{each.run}{f' ({tags})' if tags else ''}"
+        parts.append(f"{who} {seconds(each.us)}")
+    return f"to {', '.join(parts)}" if parts else ""
 
 
 async def blame_run(store: Store, run_id: str) -> Blame:
@@ -127,7 +140,25 @@ async def blame_run(store: Store, run_id: str) -> Blame:
         gates = await _gates_now(store, row, history, common, nodes)
     now = await store.now()
     elections = [event.at for event in common if event.subject == "leader"]
-    return _blame(row, nodes, times_of(history, graph, now, gates, elections))
+    times = times_of(history, graph, now, gates, elections)
+    return _blame(row, nodes, times, await _lost_to(store, row.seq, times, Samples(common)))
+
+
+async def _lost_to(
+    store: Store, own: int, times: RunTimes, samples: Samples
+) -> dict[str, tuple[LostTo, ...]]:
+    """Gate → who held it while the critical path waited there."""
+    lost: dict[str, dict[int, int]] = {}
+    for wait in times.waits():
+        for gate, us in wait.pieces:
+            shares = samples.shares(gate, wait.start, wait.end)
+            if gate.startswith(OWN_GATES):
+                shares = {own: 1.0}
+            to = lost.setdefault(gate, {})
+            for run, part in charged(us, shares).items():
+                to[run] = to.get(run, 0) + part
+    names = HolderNames(store)
+    return {gate: await names.of(to) for gate, to in lost.items()}
 
 
 async def _events(store: Store, run: int, after: int, until: int | None = None) -> list[Event]:
@@ -179,7 +210,9 @@ async def _gates_now(
     return found
 
 
-def _blame(row: RunRow, nodes: Sequence[Node], times: RunTimes) -> Blame:
+def _blame(
+    row: RunRow, nodes: Sequence[Node], times: RunTimes, to: Mapping[str, tuple[LostTo, ...]]
+) -> Blame:
     def name_of(task: TaskTimes) -> str:
         return nodes[task.node].name if 0 <= task.node < len(nodes) else f"node {task.node}"
 
@@ -199,7 +232,11 @@ def _blame(row: RunRow, nodes: Sequence[Node], times: RunTimes) -> Blame:
         times.end - times.start,
         spent.get(WORK, 0),
         spent.get(HAND_OFF, 0),
-        tuple(GateTime(gate, us) for gate, us in _by_cost(spent) if gate not in {WORK, HAND_OFF}),
+        tuple(
+            GateTime(gate, us, to.get(gate, ()))
+            for gate, us in _by_cost(spent)
+            if gate not in {WORK, HAND_OFF}
+        ),
         tuple(
             PathPart(
                 sum(piece.us for piece in pieces),

@@ -46,6 +46,14 @@ class Piece(NamedTuple):
     us: int
 
 
+class Wait(NamedTuple):
+    """A wait between two instants, and what it went into."""
+
+    start: int
+    end: int
+    pieces: list[Piece]
+
+
 class _Stretch(NamedTuple):
     """While the whole run waited."""
 
@@ -68,6 +76,8 @@ class TaskTimes:
     end: int = 0
     state: str = ""
     pieces: list[Piece] = field(default_factory=list[Piece])
+    waits: list[Wait] = field(default_factory=list["Wait"])
+    """Its waits, each with what they went into."""
     critical: bool = False
 
     @property
@@ -90,6 +100,17 @@ class RunTimes:
 
     def spent(self) -> dict[str, int]:
         return added(piece for _, pieces in self.path for piece in pieces)
+
+    def waits(self) -> Iterator[Wait]:
+        """Waits of the critical path, in the order of time."""
+        at = self.start
+        for task, pieces in self.path:
+            if task is not None:
+                yield from task.waits
+                at = task.end
+            else:
+                us = sum(piece.us for piece in pieces)
+                yield Wait(at, at + us, pieces)
 
 
 def added(pieces: Iterable[Piece]) -> dict[str, int]:
@@ -268,7 +289,9 @@ class _Reader:
             lost = follows is not None and follows.after in _LOST
             return [Piece(LOST if lost else WORK, us)]
         if event.after == TaskState.REQUESTED and us:
-            return _merged(self._waited(task, event, follows, until))
+            found = _merged(self._waited(task, event, follows, until))
+            task.waits.append(Wait(event.at, until, found))
+            return found
         if event.after == TaskState.SCHEDULED and follows is not None and us:
             taken = follows.after == TaskState.RUNNING
             return [Piece(HAND_OFF if taken else OFFER, us)]

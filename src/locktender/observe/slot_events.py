@@ -1,8 +1,8 @@
 """Events of slots, derived from the history of a run: waiting, claimed, renewed, released, expired (E6).
 
-No waiter has a row of its own for its waits. A task that joins a blocked lane has the lane and its gate in its event
-*requested*; when the lane waits at another gate, one event says so for all its waiters, of whatever run. So each
-wait begins with an event of its own here, at the instant it began.
+No waiter has a row of its own for its waits. A task that joins a blocked lane has the lane and its gate in its
+event *requested*; when the lane waits at another gate, one event says so for all its waiters, of whatever run. So
+each wait begins with an event of its own here, at the instant it began.
 """
 
 from __future__ import annotations
