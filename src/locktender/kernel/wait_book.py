@@ -61,18 +61,20 @@ class WaitBook:
         if self._late:
             gates = self._late | gates
             self._late = {}
+        due: int | None = None
         for name, gate in gates.items():
             if not name or gate is None or not gate.parked:
                 continue
-            if 0 <= now - self._sampled.get(name, 0) < SAMPLE_US:
+            last = self._sampled.get(name)
+            if last is not None and 0 <= now - last < SAMPLE_US:
                 self._late[name] = gate
+                due = last + SAMPLE_US if due is None else min(due, last + SAMPLE_US)
             elif held := _holders(ledger, gate, name):
                 if len(self._sampled) > MAX_GATES:
                     self._sampled.clear()
                 self._sampled[name] = now
                 yield Change("wait", 0, name, name, 0, {"gate": name, "held": held})
-        due = [self._sampled[name] + SAMPLE_US for name in self._late]
-        self.due = min(due, default=None)
+        self.due = due
         waiting = ledger.task_queue.lanes or ledger.run_queue.lanes
         if self._costs and (not waiting or now - self._written_at >= SECOND):
             self._written_at, costs, self._costs = now, self._costs, {}

@@ -86,16 +86,9 @@ def move_clocks(ledger: Ledger, by_us: int) -> None:
 
 def lane_name(lane: Lane[Any]) -> str:
     """The same in every term: made of what its waiters need."""
-    return blake2b(repr(lane.key).encode(), digest_size=6).hexdigest()
-
-
-def _say_where(entry: TaskEntry, data: dict[str, Any]) -> Lane[Any] | None:
-    """A task that was requested in this cycle and stands in a blocked lane: its event says where."""
-    lane = entry.lane
-    if lane is None or not lane.clock.gate or not entry.in_line:
-        return None
-    data["lane"], data["gate"] = lane_name(lane), lane.clock.gate
-    return lane
+    if not lane.name:
+        lane.name = blake2b(repr(lane.key).encode(), digest_size=6).hexdigest()
+    return lane.name
 
 
 def record_waits(ledger: Ledger, builder: CommitBuilder, now: int) -> dict[str, int]:
@@ -121,9 +114,17 @@ def record_waits(ledger: Ledger, builder: CommitBuilder, now: int) -> dict[str, 
             data = _numbers(lane, block, name) | {"run": head.id}
             builder.record_wait(NOBODY, Change("wait", 0, "", name, 0, data))
         book.joined[lane] = None
+    last: Lane[Any] | None = None
     for entry, data in builder.still_requested():
-        if (lane := _say_where(entry, data)) is not None:
+        # It was requested in this cycle and stands in a blocked lane: its event says where.
+        lane = entry.lane
+        if lane is None or not (gate := lane.clock.gate) or not entry.in_line:
+            continue
+        data["lane"] = lane.name or lane_name(lane)
+        data["gate"] = gate
+        if lane is not last:
             book.joined[lane] = None
+            last = lane
     for change in book.changes(ledger, now):
         builder.record_wait(NOBODY, change)
     return found

@@ -178,6 +178,7 @@ class Lane(Generic[W]):
         "gates",
         "key",
         "live",
+        "name",
         "needs",
         "parked_at",
         "slots",
@@ -207,6 +208,8 @@ class Lane(Generic[W]):
         self.live: dict[int, W] = {}
         self.parked_at: Gate | None = None
         self.clock: WaitClock = NO_WAIT
+        self.name: str = ""
+        """As events call it; made when it is needed (`wait_times.lane_name`)."""
         self.stamp: int = 0
         """Entries of gates' heaps that carry an older stamp are void."""
         self.bypassed: int = 0
