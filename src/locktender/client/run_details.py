@@ -36,6 +36,7 @@ from locktender.client.views import (
     instant,
     moment,
 )
+from locktender.observe.slot_events import SlotChange, lane_changes, renewals, slot_events
 from locktender.observe.waits import waits_of
 from locktender.store.decode import shown_task
 from locktender.store.protocol import EventFilter, Store
@@ -89,7 +90,11 @@ async def events(core: Core, run_id: str) -> list[EventInfo]:
     row = await core.row(run_id)
     nodes = await nodes_of(core.store, row.graph)
     where = {task.id: shown_task(task) for task in await core.store.tasks(row.seq)}
-    return [_event(event, nodes, where) for event in await _history(core, row.seq)]
+    history = await _history(core, row.seq)
+    found = list(slot_events(history, await lane_changes(core.store, history)))
+    if any(change == "claimed" for _, change in found) and row.state not in TERMINAL_RUNS:
+        found += list(renewals(found, await core.store.lives()))
+    return [_event(event, nodes, where, change) for event, change in found]
 
 
 async def _history(core: Core, run: int) -> list[Event]:
@@ -138,7 +143,9 @@ def _task(
     )
 
 
-def _event(event: Event, nodes: tuple[Node, ...], where: dict[int, TaskRow]) -> EventInfo:
+def _event(
+    event: Event, nodes: tuple[Node, ...], where: dict[int, TaskRow], slot: SlotChange | None
+) -> EventInfo:
     task = where.get(event.task)
     return EventInfo(
         seq=event.seq,
@@ -151,6 +158,7 @@ def _event(event: Event, nodes: tuple[Node, ...], where: dict[int, TaskRow]) -> 
         before=event.before,
         after=event.after,
         data=event.data,
+        slot=slot,
     )
 
 

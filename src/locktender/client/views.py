@@ -172,6 +172,9 @@ class EventInfo:
     before: str
     after: str
     data: Mapping[str, Any]
+    slot: str | None = None
+    """What it means for slots of pools: `waiting` (for any gate), `claimed` (`data`: pools, waited_us),
+    `renewed` (with the worker's lease), `released` (`data`: released) or `expired` (its worker was lost)."""
 
 
 @dataclass(frozen=True, slots=True)
