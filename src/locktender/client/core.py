@@ -17,6 +17,7 @@ import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from contextvars import Context
+from copy import copy
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -357,6 +358,12 @@ class Core:
                 hint="locktender runs list shows what there is.",
             )
         return row
+
+    def acting(self, who: str) -> Core:
+        """The same for changes by `who`, which is recorded with each. It must not be closed."""
+        other = copy(self)
+        other.who = who
+        return other
 
     @cached_property
     def who(self) -> str:

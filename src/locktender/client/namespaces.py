@@ -126,6 +126,7 @@ class SyncRuns:
         tags: TagValues | None = None,
         flow: str | None = None,
         limit: int = 100,
+        before: int | None = None,
     ) -> RunInfos:
         """The newest runs that match, newest first.
 
@@ -133,8 +134,9 @@ class SyncRuns:
         tags    runs with all of these tags
         flow    the flow's name
         limit   1 to 100,000; default 100
+        before  only runs with a smaller `number`, for the next page; default None
         """
-        return self._bridge.call(self._runs.list(status, tags, flow, limit))
+        return self._bridge.call(self._runs.list(status, tags, flow, limit, before))
 
 
 @public

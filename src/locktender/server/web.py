@@ -3,7 +3,8 @@
 The socket is bound before the store is opened or a worker joins, so that a
 taken port is reported at once. Every connection has a bounded time to send its
 request and read its answer. Beyond `MOST_REQUESTS` an answer is 503, beyond
-`MOST_CONNECTIONS` a connection is closed.
+`MOST_CONNECTIONS` a connection is closed. Connections that follow events last
+longer; `api/streams.py` bounds them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from locktender.base.background import until_done
 from locktender.base.errors import InvalidInput, LocktenderError
 from locktender.client.core import Core
-from locktender.server.app import App
+from locktender.server.api.principal import check_bind
+from locktender.server.api.streams import MOST_STREAMS
+from locktender.server.app import MOST_REQUESTS, STREAM, App
 
 BACKLOG = 64
 
@@ -103,9 +106,11 @@ def _refused(error: OSError, host: str, port: int, option: str) -> InvalidInput:
     return InvalidInput(f"{host}:{port} cannot be opened: {error.strerror}.", field=option)
 
 
-MOST_REQUESTS = 64
-MOST_CONNECTIONS = 2 * MOST_REQUESTS
+MOST_CONNECTIONS = 2 * MOST_REQUESTS + MOST_STREAMS
 ANSWER_SECONDS = 10.0
+"""For a request to arrive."""
+LONG_ANSWER_SECONDS = 40.0
+"""For an answer to be read: a result may be waited for. A stream bounds itself."""
 KEEP_ALIVE_SECONDS = 5
 MOST_HEADER_BYTES = 16 * 1024
 CLOSE_SECONDS = 1
@@ -117,6 +122,7 @@ class _Connection(H11Protocol):
     """One that is not kept for ever, whatever its client does."""
 
     _end: asyncio.TimerHandle | None = None
+    _answered: object = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -134,10 +140,22 @@ class _Connection(H11Protocol):
         self._wait()
         super().on_response_complete()
 
-    def _wait(self) -> None:
+    def handle_events(self) -> None:
+        super().handle_events()
+        cycle = self.cycle
+        if cycle is None or cycle is self._answered or cycle.more_body or cycle.response_complete:
+            return
+        # The request has arrived. An event of the same one that comes later changes nothing.
+        self._answered = cycle
+        self._wait(None if self.scope["path"] == STREAM else LONG_ANSWER_SECONDS)
+
+    def _wait(self, seconds: float | None = -1) -> None:
         if self._end is not None:
             self._end.cancel()
-        self._end = self.loop.call_later(ANSWER_SECONDS, self.transport.abort)
+            self._end = None
+        if seconds is not None:
+            most = ANSWER_SECONDS if seconds < 0 else seconds
+            self._end = self.loop.call_later(most, self.transport.abort)
 
 
 class _Server(uvicorn.Server):
@@ -180,7 +198,6 @@ class Web:
                 proxy_headers=False,
                 server_header=False,
                 date_header=False,
-                limit_concurrency=MOST_REQUESTS,
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=CLOSE_SECONDS,
                 h11_max_incomplete_event_size=MOST_HEADER_BYTES,
@@ -220,15 +237,20 @@ class Web:
 
 
 @asynccontextmanager
-async def serving(core: Core, listener: socket.socket, *, demand: bool) -> AsyncGenerator[None]:
+async def serving(
+    core: Core, listener: socket.socket, *, demand: bool, api: bool = False
+) -> AsyncGenerator[None]:
     """Answers by HTTP until the block ends; a drain within the block is answered to its end."""
     if core.engine is None:
         raise LookupError("there is no engine to answer for")
-    app = App(core.engine, await core.store.now(), demand=demand)
+    if api:
+        check_bind(listener, loopback=is_loopback(listener))
+    app = App(core, core.engine, await core.store.now(), demand=demand, api=api)
     web = Web(app.asgi, listener)
     await web.start()
     try:
         yield
     finally:
+        await app.stop_streams()
         await web.stop()
         await app.close()

@@ -52,6 +52,7 @@ from locktender.store.protocol.mailing import (
 from locktender.store.protocol.naming import Naming, SetSchedule, TickMove
 from locktender.store.protocol.reading import (
     BEGINNING,
+    NOW,
     Counts,
     Cursor,
     EventFilter,
@@ -63,6 +64,7 @@ from locktender.store.protocol.reading import (
     QueueView,
     Reading,
     RunFilter,
+    RunLabel,
     RunsEnded,
 )
 from locktender.store.protocol.submitting import SetLimit, Submit, Submitted, Submitting
@@ -92,6 +94,7 @@ from locktender.store.protocol.working import (
 __all__ = [
     "BEGINNING",
     "MAX_MAIL",
+    "NOW",
     "TOPIC_KEPT_US",
     "Accept",
     "AuditState",
@@ -135,6 +138,7 @@ __all__ = [
     "RemoveUnused",
     "Renewed",
     "RunFilter",
+    "RunLabel",
     "RunsEnded",
     "SendEvent",
     "SetLimit",

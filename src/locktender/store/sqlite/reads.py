@@ -15,6 +15,7 @@ from locktender.store.admission import tally
 from locktender.store.history import news
 from locktender.store.limit_rows import compose
 from locktender.store.protocol import (
+    NOW,
     Counts,
     Cursor,
     EndedTask,
@@ -28,6 +29,7 @@ from locktender.store.protocol import (
     QueueLine,
     QueueView,
     RunFilter,
+    RunLabel,
     Snapshot,
 )
 from locktender.store.queue_line import MAX_GROUPS, QueueCounts, in_line, taking_turns
@@ -81,6 +83,8 @@ def gather(tx: SqliteSession, gather: Gather, workers_seen: int) -> tuple[Gather
 
 
 def follow(tx: SqliteSession, follow: Follow) -> Followed:
+    if follow.after == NOW:
+        return Followed(Cursor(str(tx.row("history_position")[0])), [])
     return Followed(*_follow(tx, follow.after, "", follow.run, follow.limit))
 
 
@@ -120,6 +124,10 @@ def overdue(tx: SqliteSession, limit: int) -> list[RunRow]:
 def run(tx: SqliteSession, run_id: str) -> RunRow | None:
     row = tx.one("run_by_id", run_id)
     return None if row is None else decode.run(row)
+
+
+def run_labels(tx: SqliteSession, runs: Sequence[int]) -> dict[int, RunLabel]:
+    return decode.run_labels(tx.all("run_labels", listed(runs)))
 
 
 def run_states(tx: SqliteSession, runs: Sequence[int]) -> dict[int, str]:

@@ -66,6 +66,7 @@ from locktender.store.protocol import (
     RemoveUnused,
     Renewed,
     RunFilter,
+    RunLabel,
     RunsEnded,
     SetLimit,
     Snapshot,
@@ -307,6 +308,9 @@ class SqliteStore(SqliteNaming, SqliteWaiting, SqliteMailing, Store):
 
     async def run(self, run_id: str) -> RunRow | None:
         return await self._read(lambda tx: reads.run(tx, run_id))
+
+    async def run_labels(self, runs: Sequence[int]) -> dict[int, RunLabel]:
+        return await self._read(lambda tx: reads.run_labels(tx, runs))
 
     async def run_states(self, runs: Sequence[int]) -> dict[int, str]:
         return await self._read(lambda tx: reads.run_states(tx, runs))

@@ -1,0 +1,9 @@
+"""TABLE: every route of `/api/v1`, each with its scope. The OpenAPI document and the docs page are made of it."""
+
+from __future__ import annotations
+
+from locktender.server.api import runs, runs_detail
+from locktender.server.api.routing import ApiRoute
+
+PREFIX = "/api/v1"
+TABLE: tuple[ApiRoute, ...] = (*runs.ROUTES, *runs_detail.ROUTES)
