@@ -165,6 +165,12 @@ class DuplicateKey(LocktenderError):
     """And those that are not."""
 
 
+class SettingChanged(LocktenderError):
+    """The setting is not the one that was read before; nothing was stored."""
+
+    code = "setting_changed"
+
+
 class RunFailed(LocktenderError):
     """`result()` of a run that ended failed."""
 

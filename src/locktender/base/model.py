@@ -9,6 +9,7 @@ Sessions of the database server that delay the store.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
@@ -268,6 +269,12 @@ class LimitRow(msgspec.Struct, frozen=True):
     @property
     def effective(self) -> bytes | None:
         return self.declared if self.live is None else self.live
+
+    @property
+    def version(self) -> str:
+        """Another one after every change of the rule."""
+        both = msgspec.json.encode((self.declared, self.live))
+        return hashlib.sha256(both).hexdigest()[:16]
 
 
 class LimitChange(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from contextvars import Context
 from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -40,7 +41,7 @@ from locktender.client.slot_worker import SlotWorkers
 from locktender.engine import Engine
 from locktender.provision.controller import ProvisionController
 from locktender.store.open import store_for
-from locktender.store.protocol import Store
+from locktender.store.protocol import SetLimit, Store
 from locktender.store.retry import repeated, retry_while_away
 
 T = TypeVar("T")
@@ -229,6 +230,7 @@ class Core:
         self.guard: ClientGuard = guard or ClientGuard()
         self.limits_read: tuple[int, Limits] | None = None
         """The limits as they were last read, and when: see `submit.check_pools`."""
+        self.expected: str | None = None
         self._more = more
         self._hurried = asyncio.Event()
         self.clock: Clock = SystemClock()
@@ -359,11 +361,28 @@ class Core:
             )
         return row
 
-    def acting(self, who: str) -> Core:
-        """The same for changes by `who`, which is recorded with each. It must not be closed."""
+    def acting(self, who: str, expected: str | None = None) -> Core:
+        """The same for changes by `who`, which is recorded with each. It must not be closed.
+
+        `expected`: the version that a limit must have for a change of it to be stored.
+        """
         other = copy(self)
-        other.who = who
+        other.who, other.expected = who, expected
         return other
+
+    async def set_limits(self, changes: list[SetLimit]) -> None:
+        """Stores changes of limits and wakes the leader. Raises `SettingChanged`."""
+        if self.expected is not None:
+            last = changes[-1]
+            changes = [
+                replace(each, expected=self.expected)
+                if (each.kind, each.name) == (last.kind, last.name)
+                else each
+                for each in changes
+            ]
+        await self.store.set_limit(changes)
+        self.limits_read = None
+        self.changed()
 
     @cached_property
     def who(self) -> str:

@@ -101,8 +101,9 @@ def limit_infos(rows: Sequence[LimitRow]) -> list[LimitInfo]:
     for each in ("max_concurrent_runs", "max_active", *ENGINE):
         if each not in shown:
             text = _default(defaults, each)
-            kind, _ = stored_as(each)
-            found.append(LimitInfo(kind, each, text, None, None, paused=False))
+            kind, stored = stored_as(each)
+            version = LimitRow(kind, stored, None, None).version
+            found.append(LimitInfo(kind, each, text, None, None, paused=False, version=version))
     order = {"runs": 0, "active": 1, "tag": 2, "flow": 3, "run": 4, "fair": 5, "engine": 6}
     return sorted(found, key=lambda info: (order[info.kind], info.name))
 
@@ -117,6 +118,7 @@ def _info(row: LimitRow) -> LimitInfo:
         declared=_shown(row, row.declared),
         paused=row.kind in ("flow", "run")
         or bool(cast("dict[str, Any]", msgspec.json.decode(rule)).get("paused", False)),
+        version=row.version,
     )
 
 
@@ -350,9 +352,7 @@ class AsyncLimits:
         await self._change([SetLimit(kind, name, None, self._core.who, patch=_dump(fields))])
 
     async def _change(self, changes: list[SetLimit]) -> None:
-        await self._core.store.set_limit(changes)
-        self._core.limits_read = None
-        self._core.changed()
+        await self._core.set_limits(changes)
 
 
 def _tag(limits: Limits, name: str) -> TagRule | None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
 from locktender.base import names
+from locktender.base.announced import AnnouncedFlow
+from locktender.base.clock import SECOND
 from locktender.base.errors import InvalidInput, NotFound
-from locktender.base.limits import PauseRule
+from locktender.base.limits import Limits, PauseRule
 from locktender.base.model import RunRow
 from locktender.base.names import did_you_mean
 from locktender.base.states import TERMINAL_RUNS
 from locktender.base.tracebacks import public
 from locktender.client.bridge import Bridge
+from locktender.client.by_name import announced_flow
 from locktender.client.core import Core
 from locktender.client.views import moment
 from locktender.store.protocol import SetLimit
@@ -35,6 +39,40 @@ class PausedFlow:
 
 
 PausedFlows = list[PausedFlow]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowInfo:
+    """A flow that a worker has announced: what a client without its code must know to submit it."""
+
+    name: str
+    spoken: str
+    """As its author wrote it: `build(accessions: list[str])`."""
+    parameters: Mapping[str, Any]
+    """JSON schema of the object of its arguments."""
+    result: Mapping[str, Any]
+    """JSON schema of its result; empty: any."""
+    tags: Mapping[str, str]
+    priority: int
+    deadline: float | None
+    """Seconds."""
+    paused: bool
+
+
+FlowInfos = list[FlowInfo]
+
+
+def _flow_info(flow: AnnouncedFlow, limits: Limits) -> FlowInfo:
+    return FlowInfo(
+        name=flow.name,
+        spoken=flow.spoken,
+        parameters=flow.parameters,
+        result=flow.result,
+        tags=flow.tags,
+        priority=flow.priority,
+        deadline=None if flow.deadline_us is None else flow.deadline_us / SECOND,
+        paused=limits.is_paused(flow.name),
+    )
 
 
 async def pause_runs(core: Core, ids: Iterable[str], reason: str) -> None:
@@ -74,9 +112,7 @@ async def resume_runs(core: Core, ids: Iterable[str]) -> None:
 
 async def _set(core: Core, changes: list[SetLimit]) -> None:
     if changes:
-        await core.store.set_limit(changes)
-        core.limits_read = None
-        core.changed()
+        await core.set_limits(changes)
 
 
 def _checked(reason: object) -> str:
@@ -102,10 +138,23 @@ def _ended(row: RunRow) -> InvalidInput:
 
 @public
 class AsyncFlows:
-    """Namespace `client.flows`: pause and resume all runs of a flow."""
+    """Namespace `client.flows`: the flows that workers have announced; pause and resume all runs of one."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
+
+    async def list(self) -> FlowInfos:
+        """The flows that workers have announced, by name."""
+        self._core.guard.check()
+        limits, _ = await self._core.store.limits()
+        found = sorted(await self._core.store.flows(), key=lambda flow: flow.name)
+        return [_flow_info(flow, limits) for flow in found]
+
+    async def get(self, flow: str) -> FlowInfo:
+        """One of them. Raises `NotFound` where no worker has ever announced it."""
+        self._core.guard.check()
+        limits, _ = await self._core.store.limits()
+        return _flow_info(await announced_flow(self._core, flow), limits)
 
     async def pause(self, flow: str, reason: str = "") -> None:
         """Starts nothing of a flow any more: no run, and no further task of those that execute.
@@ -149,11 +198,19 @@ class AsyncFlows:
 
 @public
 class SyncFlows:
-    """Namespace `client.flows`: pause and resume all runs of a flow."""
+    """Namespace `client.flows`: the flows that workers have announced; pause and resume all runs of one."""
 
     def __init__(self, bridge: Bridge, flows: AsyncFlows) -> None:
         self._bridge = bridge
         self._flows = flows
+
+    def list(self) -> FlowInfos:
+        """The flows that workers have announced, by name."""
+        return self._bridge.call(self._flows.list())
+
+    def get(self, flow: str) -> FlowInfo:
+        """One of them. Raises `NotFound` where no worker has ever announced it."""
+        return self._bridge.call(self._flows.get(flow))
 
     def pause(self, flow: str, reason: str = "") -> None:
         """Starts nothing of a flow any more: no run, and no further task of those that execute.

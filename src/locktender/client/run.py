@@ -17,7 +17,7 @@ from locktender.client.mailing import EventWaitInfo, send_to_run, tokens_of
 from locktender.client.pauses import pause_runs, resume_runs
 from locktender.client.refusals import wait_at, way_in
 from locktender.client.retry_from import steps_from, stored, with_args
-from locktender.client.views import EventInfo, LogInfo, Requested, RunInfo, TaskInfo
+from locktender.client.views import EventInfo, GraphInfo, LogInfo, Requested, RunInfo, TaskInfo
 from locktender.observe.why import Why, explain_run, with_sessions
 from locktender.store.protocol import Submitted
 from locktender.store.retry import repeated
@@ -170,6 +170,11 @@ class AsyncRun(Generic[T_co]):
         self._core.guard.check()
         return await run_details.tasks(self._core, self._id)
 
+    async def graph(self) -> GraphInfo:
+        """Its steps, how they depend on each other, and how many tasks of each are in which state."""
+        self._core.guard.check()
+        return await run_details.graph(self._core, self._id)
+
     async def logs(self, task: int | None = None, *, limit: int = 10_000) -> list[LogInfo]:
         """Lines that its bodies logged, in the order of time, of attempts that have ended.
 
@@ -295,6 +300,10 @@ class Run(Generic[T_co]):
     def tasks(self) -> list[TaskInfo]:
         """Its tasks now: one per plain step and one per item of a map."""
         return self._bridge.call(self._run.tasks())
+
+    def graph(self) -> GraphInfo:
+        """Its steps, how they depend on each other, and how many tasks of each are in which state."""
+        return self._bridge.call(self._run.graph())
 
     def logs(self, task: int | None = None, *, limit: int = 10_000) -> list[LogInfo]:
         """Lines that its bodies logged, in the order of time, of attempts that have ended.

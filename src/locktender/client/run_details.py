@@ -13,7 +13,7 @@ from locktender.base.changes import TaskRow
 from locktender.base.durations import spoken
 from locktender.base.errors import NotFound
 from locktender.base.events import Event, unpack
-from locktender.base.graph import Node, read_graph
+from locktender.base.graph import Node, needs_of, read_graph
 from locktender.base.model import (
     MAX_BYTES,
     MAX_LINES,
@@ -29,7 +29,9 @@ from locktender.client.core import Core
 from locktender.client.results import failure_of
 from locktender.client.views import (
     EventInfo,
+    GraphInfo,
     LogInfo,
+    NodeInfo,
     ProgressInfo,
     StubbornInfo,
     TaskInfo,
@@ -82,6 +84,31 @@ async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
         _task(task, node_of(nodes, task), waits.reason(task, now), progress_of, stubborn_of)
         for task in rows
     ]
+
+
+async def graph(core: Core, run_id: str) -> GraphInfo:
+    row = await core.row(run_id)
+    found = read_graph(await core.store.graph(row.graph))
+    states: dict[int, dict[str, int]] = {}
+    for task in await core.store.tasks(row.seq):
+        counts = states.setdefault(task.node, {})
+        counts[task.state] = counts.get(task.state, 0) + 1
+    names_ = [node.name for node in found.nodes]
+    nodes = [
+        NodeInfo(
+            name=node.name,
+            step=node.step,
+            executor=node.executor,
+            after=[names_[each] for each in sorted(needs_of(node))],
+            mapped=node.over is not None,
+            window=node.window,
+            pools={need.name: need.slots for need in node.pools},
+            wait=node.wait,
+            tasks=states.get(index, {}),
+        )
+        for index, node in enumerate(found.nodes)
+    ]
+    return GraphInfo(found.flow, not found.unfolds, nodes)
 
 
 async def events(core: Core, run_id: str) -> list[EventInfo]:

@@ -22,6 +22,7 @@ from locktender.client.core import Core
 from locktender.engine import Engine
 from locktender.observe import prometheus
 from locktender.observe.prometheus import Exposition
+from locktender.server.api import docs_page, openapi
 from locktender.server.api.answers import (
     Endpoint,
     Overloaded,
@@ -123,6 +124,8 @@ class App:
             for route in TABLE:
                 found = endpoints.setdefault(f"{PREFIX}{route.path}", {})
                 found[route.method] = endpoint(made, route)
+            for path, (body, kind, headers) in _documents().items():
+                endpoints[path] = {"GET": guarded(_fixed(made, body, kind, headers))}
         elif demand:
             endpoints[DEMAND] = {"GET": guarded(self.demand)}
         routing = Starlette(
@@ -167,6 +170,23 @@ class App:
             self._exposition.held_up = await self._held_up.get(STORE_SECONDS)
         self._exposition.refresh()
         return await asyncio.to_thread(self._exposition.text)
+
+
+def _documents() -> dict[str, tuple[Callable[[], bytes], str, Mapping[str, str]]]:
+    """What describes the API, the same for everyone: made when it is first asked for."""
+    return {
+        f"{PREFIX}/openapi.json": (openapi.encoded, "application/json", {}),
+        "/api/docs": (docs_page.page, "text/html; charset=utf-8", docs_page.HEADERS),
+        "/api/docs.css": (lambda: docs_page.STYLE, "text/css; charset=utf-8", {}),
+    }
+
+
+def _fixed(api: Api, body: Callable[[], bytes], kind: str, headers: Mapping[str, str]) -> Endpoint:
+    async def call(request: Request) -> Response:
+        api.access.identify(request).check("public")
+        return raw(body(), kind, 200, headers)
+
+    return call
 
 
 def _by_method(methods: Mapping[str, Endpoint]) -> Endpoint:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast, get_args
 import msgspec
 
 from locktender.base.durations import MAX_MICROSECONDS
-from locktender.base.errors import InvalidInput
+from locktender.base.errors import InvalidInput, SettingChanged
 from locktender.base.events import Change
 from locktender.base.limits import (
     Fair,
@@ -384,12 +384,27 @@ def _check_burst(pool: str, rate: Rate) -> None:
         )
 
 
+def _check_expected(change: SetLimit, row: LimitRow | None) -> None:
+    if change.expected is None or (change.expected == "*" and row is not None):
+        return
+    found = (row or LimitRow(change.kind, change.name, None, None)).version
+    if change.expected != found:
+        raise SettingChanged(
+            f"{change.kind} {change.name}".strip() + " was changed meanwhile.",
+            field="version",
+            got=change.expected,
+            hint="Read it again, and decide anew.",
+        )
+
+
 def judge_limit(changes: Sequence[SetLimit], rows: Sequence[LimitRow]) -> Changed:
     """Code declares the same limits at every start: what changes nothing leaves no trace."""
     known = {(row.kind, row.name): row for row in rows}
     before = compose(rows)
     changed = Changed(before, before)
     touched: dict[tuple[str, str], LimitRow] = {}
+    for change in changes:
+        _check_expected(change, known.get((change.kind, change.name)))
     for change in changes:
         place = change.kind, change.name
         old = known.get(place) or LimitRow(*place, None, None)

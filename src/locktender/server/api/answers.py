@@ -19,6 +19,7 @@ from locktender.base.errors import (
     LocktenderError,
     NotFound,
     RunFailed,
+    SettingChanged,
     StoreError,
 )
 
@@ -99,6 +100,7 @@ STATUSES: dict[type[LocktenderError], int] = {
     StateConflict: 409,
     DuplicateKey: 409,
     RunFailed: 409,
+    SettingChanged: 412,
     TooLarge: 413,
     UnsupportedType: 415,
     InvalidInput: 422,

@@ -156,12 +156,19 @@ class PoolBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
 class LimitBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """The new value of a limit."""
 
-    value: int | str | bool | UnsetType = UNSET
+    value: int | str | bool
     """A number, -1 is unlimited; for `fair` a tag, for `age_boost` a duration, for `placement` a word."""
-    max_active: int | UnsetType = UNSET
-    """Only of a tag: queued and running runs."""
     weights: dict[str, int] | UnsetType = UNSET
     """Only of `fair`: turns by value of the tag."""
+
+
+class TagLimitBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """What to set for runs with a tag; the rest stays as it is."""
+
+    limit: int | None = None
+    """Runs executing at once: 1 and up; -1 is unlimited."""
+    max_active: int | None = None
+    """Queued and running runs: a ceiling."""
 
 
 class ScheduleBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):

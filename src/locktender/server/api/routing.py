@@ -12,11 +12,12 @@ from starlette.responses import Response
 
 from locktender.base.config import Settings
 from locktender.base.errors import NotFound
+from locktender.base.states import TERMINAL_RUNS
 from locktender.client.client_async import AsyncClient
 from locktender.client.core import Core
 from locktender.client.run import AsyncRun
 from locktender.client.views import RunInfo
-from locktender.server.api.answers import answer, guarded
+from locktender.server.api.answers import StateConflict, answer, guarded
 from locktender.server.api.bodies import NoQuery
 from locktender.server.api.principal import Principal, Scope
 from locktender.server.api.reading import as_body, as_query, body_bytes, parse
@@ -104,6 +105,22 @@ class ApiCall:
 
     def shown(self, rows: Iterable[T], tags: Callable[[T], Mapping[str, str]]) -> list[T]:
         return [row for row in rows if self.principal.sees(tags(row))]
+
+    @staticmethod
+    def refuse_ended(info: RunInfo, verb: str) -> None:
+        """Raises `StateConflict` for a run that cannot be `verb` any more."""
+        if info.state in TERMINAL_RUNS:
+            raise conflict(
+                info,
+                f"cannot be {verb}: it has ended {info.state}",
+                f"Only a run that has not ended can be {verb}.",
+            )
+
+
+def conflict(info: RunInfo, what: str, hint: str) -> StateConflict:
+    return StateConflict(
+        f"run {info.id} {what}.", state=info.state, field="run", got=info.id, hint=hint
+    )
 
 
 Handler = Callable[[ApiCall], Awaitable[Reply | Response]]

@@ -13,7 +13,7 @@ from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.client.run import AsyncRun
 from locktender.client.submit import Submission
 from locktender.client.views import QueueInfo, Requested, RunInfo
-from locktender.server.api.answers import Fault, StateConflict
+from locktender.server.api.answers import Fault
 from locktender.server.api.bodies import (
     CancelBody,
     CancelQueuedBody,
@@ -29,7 +29,7 @@ from locktender.server.api.bodies import (
     WhichRuns,
 )
 from locktender.server.api.reading import pairs, words
-from locktender.server.api.routing import ApiRoute, ApiCall, Reply
+from locktender.server.api.routing import ApiCall, ApiRoute, Reply, conflict
 from locktender.server.api.submitting import IdempotencyKey
 
 RUNS = "/api/v1/runs"
@@ -50,10 +50,17 @@ class SubmittedRun(msgspec.Struct, frozen=True):
     url: str
 
 
-class SubmittedRuns(msgspec.Struct, frozen=True):
-    """One entry per run, in order: the run, or why it was refused."""
+class SubmittedEntry(msgspec.Struct, frozen=True):
+    """A run, or why it was refused."""
 
-    runs: list[SubmittedRun | Fault]
+    run: SubmittedRun | None = None
+    error: Fault | None = None
+
+
+class SubmittedRuns(msgspec.Struct, frozen=True):
+    """One entry per run, in order."""
+
+    runs: list[SubmittedEntry]
 
 
 class RunPage(msgspec.Struct, frozen=True):
@@ -80,11 +87,11 @@ async def submit_run(call: ApiCall) -> Reply:
     body: RunBody = call.body
     groups, key = call.api.groups, _idempotency(call)
     if key is not None and (run := await key.earlier(call.core)) is not None:
-        return _accepted(run, "repeated")
+        return accepted(run, "repeated")
     prepared = await groups.prepare(body.flow, [_submission(call, body)])
     if key is not None:
         prepared = key.given_to(prepared)
-    return _accepted(await groups.submit(prepared[0]))
+    return accepted(await groups.submit(prepared[0]))
 
 
 async def submit_runs(call: ApiCall) -> Reply:
@@ -98,7 +105,9 @@ async def submit_runs(call: ApiCall) -> Reply:
     made = await call.client.submit_all_prepared(prepared, partial=body.partial)
     done: Did | None = None if earlier is None else "repeated"
     shown = [
-        _fault(each) if isinstance(each, LocktenderError) else _submitted(each, done)
+        SubmittedEntry(error=_fault(each))
+        if isinstance(each, LocktenderError)
+        else SubmittedEntry(_submitted(each, done))
         for each in made
     ]
     return Reply(SubmittedRuns(shown), 202)
@@ -122,7 +131,7 @@ def _submitted(run: AsyncRun[Any], done: Did | None = None) -> SubmittedRun:
     return SubmittedRun(run.id, done or run.submitted or "created", f"{RUNS}/{run.id}")
 
 
-def _accepted(run: AsyncRun[Any], done: Did | None = None) -> Reply:
+def accepted(run: AsyncRun[Any], done: Did | None = None) -> Reply:
     shown = _submitted(run, done)
     return Reply(shown, 202, {"location": shown.url})
 
@@ -163,10 +172,10 @@ async def get_run(call: ApiCall) -> Reply:
 async def cancel_run(call: ApiCall) -> Reply:
     body: CancelBody = call.body
     run, info = await call.run()
-    _refuse_ended(info, "cancelled")
+    call.refuse_ended(info, "cancelled")
     asked = await run.cancel(_reason(body.reason), force=body.force)
     if asked.over:
-        _refuse_ended(await run.info(), "cancelled")
+        call.refuse_ended(await run.info(), "cancelled")
     return Reply(asked, 202)
 
 
@@ -193,11 +202,11 @@ async def retry_run(call: ApiCall) -> Reply:
     run, info = await call.run()
     if body.args is None:
         if info.state == RunState.SUCCEEDED and body.from_step is None:
-            raise _conflict(info, "succeeded: there is nothing to try again", "Give from_step.")
+            raise conflict(info, "succeeded: there is nothing to try again", "Give from_step.")
         if info.state not in TERMINAL_RUNS and info.state != RunState.HELD:
-            raise _conflict(info, f"is {info.state}", "Only a run that has ended is tried again.")
+            raise conflict(info, f"is {info.state}", "Only a run that has ended is tried again.")
     again = await run.retry(from_step=body.from_step, args=body.args)
-    return _accepted(again)
+    return accepted(again)
 
 
 async def retry_runs(call: ApiCall) -> Reply:
@@ -216,14 +225,14 @@ async def retry_runs(call: ApiCall) -> Reply:
 async def pause_run(call: ApiCall) -> Reply:
     body: ReasonBody = call.body
     run, info = await call.run()
-    _refuse_ended(info, "paused")
+    call.refuse_ended(info, "paused")
     await run.pause(body.reason)
     return Reply(RunIds([run.id]))
 
 
 async def resume_run(call: ApiCall) -> Reply:
     run, info = await call.run()
-    _refuse_ended(info, "resumed")
+    call.refuse_ended(info, "resumed")
     await run.resume()
     return Reply(RunIds([run.id]))
 
@@ -234,7 +243,7 @@ async def set_priority(call: ApiCall) -> Reply:
     asked = await call.client.queue.reprioritise(run.id, body.priority)
     if asked.over or asked.started:
         info = await run.info()
-        raise _conflict(info, f"is {info.state}", "Only a queued run has a place to change.")
+        raise conflict(info, f"is {info.state}", "Only a queued run has a place to change.")
     return Reply(asked, 202)
 
 
@@ -284,21 +293,6 @@ def _say_which() -> InvalidInput:
         "say which runs are meant.",
         field="ids",
         hint='Give ids, or a filter: {"tags": {"tenant": "acme"}}.',
-    )
-
-
-def _refuse_ended(info: RunInfo, verb: str) -> None:
-    if info.state in TERMINAL_RUNS:
-        raise _conflict(
-            info,
-            f"cannot be {verb}: it has ended {info.state}",
-            f"Only a run that has not ended can be {verb}.",
-        )
-
-
-def _conflict(info: RunInfo, what: str, hint: str) -> StateConflict:
-    return StateConflict(
-        f"run {info.id} {what}.", state=info.state, field="run", got=info.id, hint=hint
     )
 
 

@@ -8,15 +8,16 @@ from typing import Any, TypeVar
 import msgspec
 
 from locktender.base import codec
-from locktender.base.errors import RunFailed, WaitTimeout
-from locktender.client.views import EventInfo, LogInfo, TaskInfo
+from locktender.base.errors import NotFound, RunFailed, WaitTimeout
+from locktender.base.ids import run_of
+from locktender.client.views import EventInfo, GraphInfo, LogInfo, TaskInfo
 from locktender.observe.why import Why
 from locktender.server.api.answers import refusal
 from locktender.server.api.bodies import LogsQuery, PartQuery, ResultQuery
-from locktender.server.api.routing import ApiRoute, ApiCall, Reply
+from locktender.server.api.reading import number
+from locktender.server.api.routing import ApiCall, ApiRoute, Reply
 
 T = TypeVar("T")
-MOST_TASKS = 1 << 20
 
 
 class RunResult(msgspec.Struct, frozen=True):
@@ -122,6 +123,20 @@ async def list_logs(call: ApiCall) -> Reply:
     return Reply(LogPage(await run.logs(query.task, limit=query.limit)))
 
 
+async def get_graph(call: ApiCall) -> Reply:
+    run, _ = await call.run()
+    return Reply(await run.graph())
+
+
+async def get_task_why(call: ApiCall) -> Reply:
+    run, info = await call.run()
+    task = number(call.path("task"), "task")
+    if run_of(task) != info.number:
+        raise NotFound(f"run {run.id} has no task {task}.", field="task", got=task)
+    why = await call.client.why(task)
+    return Reply(WhyAnswer(why, why.text()))
+
+
 async def get_why(call: ApiCall) -> Reply:
     run, _ = await call.run()
     why = await run.why()
@@ -144,6 +159,14 @@ ROUTES = (
     ApiRoute(
         "GET", "/runs/{run}/logs", "read", list_logs, "Lines that the bodies of a run logged", LogPage,
         query=LogsQuery, refuses=(404, 422),
+    ),
+    ApiRoute(
+        "GET", "/runs/{run}/graph", "read", get_graph, "The steps of a run and how they depend on each other",
+        GraphInfo, refuses=(404,),
+    ),
+    ApiRoute(
+        "GET", "/runs/{run}/tasks/{task}/why", "read", get_task_why, "What a task waits for", WhyAnswer,
+        refuses=(404,),
     ),
     ApiRoute("GET", "/runs/{run}/why", "read", get_why, "What a run waits for", WhyAnswer, refuses=(404,)),
 )  # fmt: skip

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from locktender.server.api import runs, runs_detail
+from locktender.server.api import flows, runs, runs_detail, schedules, settings
 from locktender.server.api.routing import ApiRoute
 
 PREFIX = "/api/v1"
-TABLE: tuple[ApiRoute, ...] = (*runs.ROUTES, *runs_detail.ROUTES)
+TABLE: tuple[ApiRoute, ...] = (
+    *runs.ROUTES,
+    *runs_detail.ROUTES,
+    *flows.ROUTES,
+    *settings.ROUTES,
+    *schedules.ROUTES,
+)

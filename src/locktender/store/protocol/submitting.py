@@ -62,6 +62,8 @@ class SetLimit:
 
     `rule` is then only the starting point where (kind, name) has no rule of its own yet.
     """
+    expected: str | None = None
+    """`LimitRow.version` before all changes of this call, or `*` for any rule; else nothing is stored."""
 
 
 class Submitting(StoreBase, Protocol):
