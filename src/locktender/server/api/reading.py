@@ -230,7 +230,8 @@ def _wrong_field(message: str, value: Any, kind: Any) -> InvalidInput:
         return InvalidInput(f"{field} is missing.", field=field)
     field = shown or "body"
     if said.startswith("Expected") and "length" not in said and len(named) == 2:
-        kinds = " or ".join(_SPOKEN.get(each, each) for each in named[0].split(" | "))
+        several: list[str] = named[0].split(" | ")
+        kinds = " or ".join(_SPOKEN.get(each, each) for each in several)
         return InvalidInput(f"{field} must be {kinds}.", field=field, got=part)
     if said.startswith("Invalid enum value"):
         allowed = [str(each) for each in get_args(_plain(wanted))]
@@ -246,7 +247,7 @@ def _wrong_field(message: str, value: Any, kind: Any) -> InvalidInput:
 def _follow(value: Any, kind: Any, path: str) -> tuple[Any, Any, str]:
     """The part of `value` at msgspec's path, its type, and the path with the index of the first wrong item."""
     shown = ""
-    for step in re.findall(r"\.([^.\[]+)|(\[\.\.\.\])", path):
+    for step in re.findall(r"\.([^.\[]+)|\[(\.\.\.|\d+)\]", path):
         if step[0]:
             kind = _fields(kind).get(step[0], Any)
             value = cast("Mapping[str, Any]", value).get(step[0]) if _is_map(value) else None
@@ -254,7 +255,11 @@ def _follow(value: Any, kind: Any, path: str) -> tuple[Any, Any, str]:
             continue
         element = (get_args(_plain(kind)) or (Any,))[-1]
         items = _entries(value)
-        at = next((key for key, each in items if not _fits(each, element)), None)
+        at = (
+            next((key for key, each in items if not _fits(each, element)), None)
+            if step[1] == "..."
+            else int(step[1])
+        )
         if at is None:
             return value, kind, shown
         value, kind = dict(items)[at], element
