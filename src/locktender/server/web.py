@@ -15,7 +15,7 @@ import ipaddress
 import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import cast
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -120,6 +120,32 @@ RESTART_SECONDS = 1.0
 START_SECONDS = 5.0
 
 
+class _Together:
+    """A transport whose writes of one turn of the loop are one: an answer is sent in one piece, not in two."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._parts: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        parts, self._parts = self._parts, []
+        if parts and not self._transport.is_closing():
+            self._transport.write(b"".join(parts))
+
+
 class _Connection(H11Protocol):
     """One that is not kept for ever, whatever its client does."""
 
@@ -127,7 +153,7 @@ class _Connection(H11Protocol):
     _answered: object = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(cast("asyncio.Transport", _Together(transport, self.loop)))
         if len(self.connections) > MOST_CONNECTIONS:
             transport.abort()
         else:

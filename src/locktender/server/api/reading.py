@@ -80,7 +80,7 @@ def parse(raw: bytes) -> Any:
     if not text.strip():
         raise Malformed("the body is empty.", field="body", hint="Send a JSON object: {}.")
     try:
-        found = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+        found = _decode(text)
     except json.JSONDecodeError as error:
         what = "ends too early" if error.pos >= len(text.rstrip()) else "is no JSON"
         raise Malformed(
@@ -123,6 +123,9 @@ def _too_deep() -> InvalidInput:
     return InvalidInput(
         f"the body is nested more than {MAX_DEPTH} deep.", field="body", hint="Flatten it."
     )
+
+
+_decode = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant).decode
 
 
 def _check_values(value: Any) -> None:
