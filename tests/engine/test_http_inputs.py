@@ -125,6 +125,7 @@ BAD: list[tuple[str, str, str, Any, int, str, str | None]] = [
     ("wrong cursor", "GET", "/runs?cursor=x", None, 422, "no cursor", "cursor"),
     ("page of 0", "GET", "/runs?limit=0", None, 422, ">= 1", "limit"),
     ("page of three", "GET", "/runs?limit=three", None, 422, "whole number", "limit"),
+    ("no number", "GET", f"/runs/{MISSING}/logs?task=null", None, 422, "whole number", "task"),
     ("unknown parameter", "GET", "/runs?lmit=3", None, 422, "'limit'", "lmit"),
     ("parameter twice", "GET", "/runs?limit=3&limit=4", None, 422, "twice", "limit"),
     ("whom to cancel", "POST", "/runs/cancel", {}, 422, "which runs", "ids"),

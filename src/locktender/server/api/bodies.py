@@ -194,11 +194,11 @@ class NoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RunsQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """Which runs to list."""
 
-    status: States | None = None
-    tags: TagFilter | None = None
-    flow: str | None = None
+    status: States | UnsetType = UNSET
+    tags: TagFilter | UnsetType = UNSET
+    flow: str | UnsetType = UNSET
     limit: PageSize = 100
-    cursor: str | None = None
+    cursor: str | UnsetType = UNSET
     """`next` of the page before."""
 
 
@@ -220,7 +220,7 @@ class LogsQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields
     """Which lines."""
 
     limit: Annotated[int, Meta(ge=1, le=100_000)] = 10_000
-    task: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
+    task: Annotated[int, Meta(ge=1, le=2**63 - 1)] | UnsetType = UNSET
 
 
 class ResultQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -233,6 +233,8 @@ class ResultQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
 class EventsQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """Which events to follow."""
 
-    run: str | None = None
+    run: str | UnsetType = UNSET
     """Only of this run."""
-    subject: Annotated[str, Meta(description="Only these subjects: `run,task`.")] | None = None
+    subject: Annotated[str, Meta(description="Only these subjects: `run,task`.")] | UnsetType = (
+        UNSET
+    )

@@ -13,6 +13,7 @@ import msgspec
 from locktender.base import version
 from locktender.server.api.answers import Fault
 from locktender.server.api.routing import ApiRoute
+from locktender.server.api.submitting import MAX_KEY
 from locktender.server.api.table import PREFIX, TABLE
 
 _REF = "#/components/schemas/{name}"
@@ -56,6 +57,15 @@ _TAGS = {
     "ready": "This server.",
 }
 Json = dict[str, Any]
+_TEXT: Json = {"type": "string"}
+_HEADERS: dict[str, Json] = {
+    "Idempotency-Key": {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": MAX_KEY,
+        "pattern": "^[!-~]([ -~]*[!-~])?$",
+    }
+}
 
 
 @cache
@@ -139,24 +149,16 @@ def _parameters(route: ApiRoute) -> list[Json]:
     _, components = msgspec.json.schema_components([route.query])
     (own,) = (each for name, each in components.items() if name == route.query.__name__)
     for name, schema in cast("Json", own.get("properties", {})).items():
-        plain = _without_null(schema)
+        plain: Json = dict(schema)
         parameter: Json = {"name": name, "in": "query", "required": False, "schema": plain}
         if "description" in plain:
             parameter["description"] = plain.pop("description")
         found.append(parameter)
     found += [
-        {"name": name, "in": "header", "description": text, "schema": {"type": "string"}}
+        {"name": name, "in": "header", "description": text, "schema": _HEADERS.get(name, _TEXT)}
         for name, text in route.headers.items()
     ]
     return found
-
-
-def _without_null(schema: Json) -> Json:
-    """Of a parameter that may be left out: null cannot be written in a query string."""
-    several = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
-    if len(several) != 1:
-        return dict(schema)
-    return dict(several[0])
 
 
 def _responses(route: ApiRoute, known: Mapping[str, Json]) -> Json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET
 
 from locktender.base import names
 from locktender.base.errors import InvalidInput, LocktenderError
@@ -142,12 +143,11 @@ def _fault(error: LocktenderError) -> Fault:
 
 async def list_runs(call: ApiCall) -> Reply:
     query: RunsQuery = call.query
-    before = None if query.cursor is None else _page_number(query.cursor)
-    tags = None if query.tags is None else pairs(query.tags, "tags")
-    status = None if query.status is None else words(query.status, "status", RunState)
-    found = await call.client.runs.list(
-        status, call.only(tags), query.flow, query.limit + 1, before
-    )
+    before = None if query.cursor is UNSET else _page_number(query.cursor)
+    tags = None if query.tags is UNSET else pairs(query.tags, "tags")
+    status = None if query.status is UNSET else words(query.status, "status", RunState)
+    flow = None if query.flow is UNSET else query.flow
+    found = await call.client.runs.list(status, call.only(tags), flow, query.limit + 1, before)
     page = found[: query.limit]
     following = str(page[-1].number) if len(found) > len(page) else None
     return Reply(RunPage(call.shown(page, lambda run: run.tags), following))

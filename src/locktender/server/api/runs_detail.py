@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from locktender.base import codec
 from locktender.base.errors import NotFound, RunFailed, WaitTimeout
@@ -120,7 +121,8 @@ def _part(
 async def list_logs(call: ApiCall) -> Reply:
     query: LogsQuery = call.query
     run, _ = await call.run()
-    return Reply(LogPage(await run.logs(query.task, limit=query.limit)))
+    task = None if query.task is UNSET else query.task
+    return Reply(LogPage(await run.logs(task, limit=query.limit)))
 
 
 async def get_graph(call: ApiCall) -> Reply:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from locktender.base import names
 from locktender.client.mailing import EventWaitInfo
@@ -140,8 +141,8 @@ async def answer_wait(call: ApiCall) -> Reply:
 
 async def follow_events(call: ApiCall) -> Any:
     query: EventsQuery = call.query
-    run = None if query.run is None else (await call.run_named(query.run))[0].id
-    subjects = None if query.subject is None else frozenset(query.subject.split(","))
+    run = None if query.run is UNSET else (await call.run_named(query.run))[0].id
+    subjects = None if query.subject is UNSET else frozenset(query.subject.split(","))
     followers, principal = call.api.followers, call.principal
     place = await followers.begin(call.request.headers.get("last-event-id"))
     return EventStream(
