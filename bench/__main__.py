@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import (
+    api,
     backlog,
     cluster,
     dispatch,
@@ -41,6 +42,7 @@ DAILY: dict[str, Callable[[], list[Figure]]] = {
 }
 ON_DEMAND: dict[str, Callable[[], list[Figure]]] = {
     "backlog": backlog.run,
+    "api": api.run,
     "maps": maps.run,
     "take_over": take_over.run,
 }

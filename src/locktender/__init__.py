@@ -38,10 +38,11 @@ if TYPE_CHECKING:
     from locktender.client.core import ClientClosed
     from locktender.client.mailing import EventWaitInfo
     from locktender.client.open import connect, connect_async, embedded, embedded_async
+    from locktender.client.result_cache import CachedInfo
     from locktender.client.run import AsyncRun, Run
     from locktender.client.schedules import ScheduleChangeInfo, ScheduleInfo, TickInfo
     from locktender.client.slots import HeldSlots
-    from locktender.client.submit import Submission
+    from locktender.client.submission import Submission
     from locktender.client.views import (
         EventInfo,
         LimitChangeInfo,
@@ -94,7 +95,7 @@ _HOMES = {
     "client.core": ("ClientClosed",),
     "client.run": ("AsyncRun", "Run"),
     "client.slots": ("HeldSlots",),
-    "client.submit": ("Submission",),
+    "client.submission": ("Submission",),
     "client.views": (
         "EventInfo",
         "LimitChangeInfo",
@@ -110,6 +111,7 @@ _HOMES = {
         "WorkerInfo",
     ),
     "client.mailing": ("EventWaitInfo",),
+    "client.result_cache": ("CachedInfo",),
     "client.schedules": ("ScheduleChangeInfo", "ScheduleInfo", "TickInfo"),
     "flows.flows": ("Flow", "flow"),
     "flows.handles": ("as_handle", "not_"),
@@ -126,6 +128,7 @@ __all__ = [
     "AsyncClient",
     "AsyncRun",
     "AsyncStep",
+    "CachedInfo",
     "Capacity",
     "Client",
     "ClientClosed",

@@ -16,7 +16,9 @@ from tests.support.server_harness import PATIENCE, fetch, process, served, until
 from locktender import flow, step
 from locktender.client.client_async import AsyncClient
 from locktender.client.core import Core
+from locktender.client.history import EventToken
 from locktender.server.api import streams
+from locktender.store.protocol import LATEST, Follow
 
 pytest_plugins = ["locktender.testing.postgres"]
 
@@ -65,9 +67,11 @@ class Listener:
 
     async def until_ended(self, run: str) -> list[tuple[str, str]]:
         """What happened to a run, up to its end."""
-        while not any(each["run"] == run and each["after"] == "succeeded" for each in self.events):
+        while not any(
+            each["run_id"] == run and each["after"] == "succeeded" for each in self.events
+        ):
             await self.read()
-        return [(each["subject"], each["after"]) for each in self.events if each["run"] == run]
+        return [(each["subject"], each["after"]) for each in self.events if each["run_id"] == run]
 
 
 @asynccontextmanager
@@ -118,12 +122,12 @@ async def test_a_stream_goes_on_where_it_broke_off(world: tuple[Core, int]):
     async with listening(port, last_id=broken_off_at) as second, listening(port) as fresh:
         await until_placed(fresh)
         assert (await second.until_ended(missed))[0] == ("run", "queued")
-        assert not [each for each in second.events if each["run"] == run]
+        assert not [each for each in second.events if each["run_id"] == run]
         # all of them go on together
         last = await _ended(core, 3)
         both = await second.until_ended(last), await fresh.until_ended(last)
         assert both[0] == both[1]
-        assert not [each for each in fresh.events if each["run"] == missed]
+        assert not [each for each in fresh.events if each["run_id"] == missed]
         numbers = [(each["seq"], each["task"], each["after"]) for each in second.events]
         assert len(numbers) == len(set(numbers))
 
@@ -151,7 +155,8 @@ async def test_only_what_was_asked_for_is_sent(world: tuple[Core, int]):
 
 async def test_a_wrong_place_is_refused_or_starts_anew(world: tuple[Core, int]):
     core, port = world
-    for wrong in ("!", "bm93", "eHg", "MXwyfDN8NA"):
+    tokens = [EventToken(text).text() for text in ("latest", "x", "1|2|3|4", "1|2")]
+    for wrong in ("!", "bm93", *tokens):
         answer = await fetch(port, "/api/v1/events", headers={"last-event-id": wrong})
         assert (answer.status, answer.data["field"]) == (400, "last-event-id"), wrong
     assert (await fetch(port, f"/api/v1/events?run={'0' * 26}")).status == 404
@@ -166,11 +171,9 @@ async def test_a_wrong_place_is_refused_or_starts_anew(world: tuple[Core, int]):
 
 
 async def _other_history(core: Core) -> str:
-    from locktender.store.protocol import NOW, Follow
-
-    cursor = (await core.store.follow(Follow(NOW))).cursor
+    cursor = (await core.store.follow(Follow(LATEST))).cursor
     other = f"other{cursor}" if "|" in cursor else str(int(cursor) + 1_000)
-    return streams.encode_place(other)
+    return EventToken(other).text()
 
 
 async def test_more_streams_than_the_bound_are_refused(

@@ -231,8 +231,8 @@ class DeadWorker(NamedTuple):
     reason: str
 
 
-RequestKind = Literal["cancel", "drop", "reprioritise", "drain", "undrain"]
-"""`drop`: cancel it, if it has not started."""
+RequestKind = Literal["cancel", "drop", "reprioritise", "drain", "undrain", "cache_clear"]
+"""`drop`: cancel it, if it has not started. `cache_clear`: forget cached results."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -240,12 +240,14 @@ class Request(msgspec.Struct, frozen=True):
 
     kind: RequestKind
     subject: str
-    """A run's id, or a worker's."""
+    """A run's id, a worker's, or a step's name (empty: of all)."""
     priority: int | None = None
     force: bool = False
     """A cancel that does not wait for clean-up steps."""
     who: str = ""
     reason: str = ""
+    flow: str = ""
+    """Of cached results: only those that runs of this flow made."""
 
 
 class StoredRequest(msgspec.Struct, frozen=True):

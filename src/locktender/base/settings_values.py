@@ -250,7 +250,8 @@ def _tags(value: object) -> dict[str, TagRule]:
     found: dict[str, TagRule] = {}
     for written, item in _entries(value, "tags"):
         field = f"tags.{written}"
-        options = _options(item, field, ("limit", "per_value", "max_active"))
+        known = ("limit", "per_value", "max_active", "counts_while_waiting")
+        options = _options(item, field, known)
         key, equals, tagged = written.partition("=")
         each = _flag(f"{field}.per_value")(options.get("per_value", tagged == "*"))
         if tagged == "*" and not each:
@@ -261,6 +262,9 @@ def _tags(value: object) -> dict[str, TagRule]:
             per_value=each,
             limit_=options.get("limit", names.UNLIMITED),
             max_active=options.get("max_active", names.UNLIMITED),
+            counts_while_waiting=_flag(f"{field}.counts_while_waiting")(
+                options.get("counts_while_waiting", False)
+            ),
             field=field,
         )
         if rule.name in found:
@@ -319,6 +323,7 @@ def _keys() -> dict[str, Key]:
         Key("memory_high", "memory_high", _fraction("memory_high"), float),
         Key("max_tasks", "max_tasks", _or_none(_count("max_tasks", 1)), int),
         Key("exit_when_stuck", "exit_when_stuck", _flag("exit_when_stuck")),
+        Key("continuous_audit", "continuous_audit", _flag("continuous_audit")),
         Key("worker_labels", "worker_labels", _worker_labels, table=True),
         Key("provision", "provision", _text("provision")),
         Key("max_workers", "max_workers", _max_workers, int),

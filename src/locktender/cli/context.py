@@ -9,8 +9,9 @@ from __future__ import annotations
 import inspect
 import logging
 import re
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +21,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperCommand
 
+from locktender.base.errors import InvalidFlow, LocktenderError
 from locktender.cli.tables import PlainConsole, width_of
 
 if TYPE_CHECKING:
@@ -70,10 +72,12 @@ class Context:
 
     def data(self, value: object) -> None:
         """`value` as JSON on stdout: indented for eyes, one line for pipes."""
-        import msgspec
+        from locktender.cli.answers import as_json
 
-        raw = msgspec.json.encode(value)
+        raw = as_json(value)
         if sys.stdout.isatty():
+            import msgspec
+
             raw = msgspec.json.format(raw, indent=2)
         sys.stdout.write(raw.decode() + "\n")
 
@@ -204,6 +208,45 @@ def _released(value: Any) -> Any:
     return value
 
 
+_PYTHON = re.compile(r"""\b(?P<name>[a-z_]+)=(?P<value>"[^"]*"|'[^']*'|\{[^{}]*\}|…|[\w.+:-]+)""")
+"""An option as code gives it: `every="15m"`."""
+
+
+def options_of(parameters: list[inspect.Parameter]) -> dict[str, str]:
+    """Parameter of a command → the option that sets it: `max_active` → `--max-active`."""
+    found: dict[str, str] = {}
+    for each in parameters:
+        for part in getattr(each.annotation, "__metadata__", ()):
+            # In `Annotated` the first name of an option stands where its default would.
+            texts = [getattr(part, "default", None), *(getattr(part, "param_decls", None) or ())]
+            named = [text for text in texts if isinstance(text, str) and text.startswith("--")]
+            if named:
+                found[each.name] = named[0]
+    # Of several tags, code has one mapping.
+    return {**found, "tags": "--tag"} if "tag" in found else found
+
+
+def speak_options(error: LocktenderError, options: Mapping[str, str]) -> None:
+    """Names what a message or hint gives as code does by the option of this command."""
+
+    def spoken(match: re.Match[str]) -> str:
+        option = options.get(match["name"])
+        if option is None:
+            return match[0]
+        value = match["value"].strip("\"'")
+        if value == "True":
+            return option
+        if value.startswith("{"):  # tags={"tenant": "acme"}
+            pairs = re.sub(r"""["'{}]""", "", value).replace(": ", "=")
+            return " ".join(f"{option} {pair.strip()}" for pair in pairs.split(","))
+        return f"{option} {shlex.quote(value)}" if " " in value else f"{option} {value}"
+
+    error.message = _PYTHON.sub(spoken, error.message)
+    error.args = (error.message,)
+    if error.hint:
+        error.hint = _PYTHON.sub(spoken, error.hint)
+
+
 def command(
     app: typer.Typer, name: str | None = None, *, hidden: bool = False, panel: str | None = None
 ) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
@@ -212,10 +255,17 @@ def command(
     def register(fn: Callable[..., int | None]) -> Callable[..., int | None]:
         signature = inspect.signature(fn, eval_str=True)
         own = list(signature.parameters.values())[1:]
+        options = options_of(own)
 
         def call(context: typer.Context, **given: Any) -> None:
             shell = from_context(context, given.pop("url"), given.pop("json"), given.pop("debug"))
-            code = fn(shell, **given)
+            try:
+                code = fn(shell, **given)
+            except InvalidFlow:
+                raise  # about code
+            except LocktenderError as error:
+                speak_options(error, options)
+                raise
             if code:
                 raise typer.Exit(code)
 

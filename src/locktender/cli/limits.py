@@ -70,6 +70,13 @@ def set_(
         str | None,
         typer.Option("--max-active", metavar="N", help="For tag: queued and running runs."),
     ] = None,
+    counts_while_waiting: Annotated[
+        bool | None,
+        typer.Option(
+            "--counts-while-waiting/--no-counts-while-waiting",
+            help="For tag: a run keeps its place while it sleeps or waits for an event.",
+        ),
+    ] = None,
     weight: Annotated[
         list[str] | None,
         typer.Option("--weight", metavar="VALUE=N", help="For fair: share of turns. Repeatable."),
@@ -81,6 +88,8 @@ def set_(
 
     locktender limits set tag 'tenant=*' 1
 
+    locktender limits set tag 'account=*' 1 --counts-while-waiting
+
     locktender limits set fair tenant --weight acme=3
     """
     from locktender.base.errors import InvalidInput
@@ -91,7 +100,7 @@ def set_(
         raise InvalidInput(
             f"say what to set {name} to.", field="value", hint=f"e.g. {_example(name)}"
         )
-    _refuse_unfit(name, value, limit, max_active, weight)
+    _refuse_unfit(name, value, limit, max_active, weight, counts_while_waiting)
     if name == "fair":
         shown = f"fair {value}"
     elif name == "tag":
@@ -102,16 +111,22 @@ def set_(
         if name == "fair":
             client.limits.set_fair(value, arguments.weights(weight or ()))
         elif name == "tag":
-            _set_tag(client, value, limit, max_active)
+            _set_tag(client, value, limit, max_active, counts_while_waiting)
         elif "=" in name:
-            _set_tag(client, name, value, max_active)
+            _set_tag(client, name, value, max_active, counts_while_waiting)
         else:
             _check_known(name)
             client.limits.set(name, cast("Any", number(value)))
         _tell(shell, client, shown)
 
 
-def _set_tag(client: Client, rule: str, limit: str | None, max_active: str | None) -> None:
+def _set_tag(
+    client: Client,
+    rule: str,
+    limit: str | None,
+    max_active: str | None,
+    counts_while_waiting: bool | None,
+) -> None:
     from locktender.cli.arguments import number
 
     key, equals, value = rule.partition("=")
@@ -121,11 +136,18 @@ def _set_tag(client: Client, rule: str, limit: str | None, max_active: str | Non
         given["limit"] = number(limit)
     if max_active is not None:
         given["max_active"] = number(max_active)
+    if counts_while_waiting is not None:
+        given["counts_while_waiting"] = counts_while_waiting
     client.limits.set_tag(key, value if equals and not each else None, per_value=each, **given)
 
 
 def _refuse_unfit(
-    name: str, value: str, limit: str | None, max_active: str | None, weight: list[str] | None
+    name: str,
+    value: str,
+    limit: str | None,
+    max_active: str | None,
+    weight: list[str] | None,
+    counts_while_waiting: bool | None,
 ) -> None:
     """What `name` does not take is refused: dropped in silence, it would seem to be in force."""
     from locktender.base.errors import InvalidInput
@@ -145,6 +167,13 @@ def _refuse_unfit(
             got=max_active,
             hint="For all runs: locktender limits set max_active N;"
             " for a tag: locktender limits set tag tenant=acme --max-active N",
+        )
+    if counts_while_waiting is not None and not is_tag:
+        raise InvalidInput(
+            f"--counts-while-waiting is for runs with a tag; {name} does not take it.",
+            field="counts_while_waiting",
+            got=counts_while_waiting,
+            hint="locktender limits set tag 'account=*' 1 --counts-while-waiting",
         )
     if weight and name != "fair":
         raise InvalidInput(

@@ -147,6 +147,8 @@ def _tag_text(rule: TagRule) -> str:
         parts.append(f"{rule.limit:,} at once")
     if rule.max_active != UNLIMITED:
         parts.append(f"{rule.max_active:,} active")
+    if rule.counts_while_waiting:
+        parts.append("counts while waiting")
     text = ", ".join(parts) or "unlimited"
     return f"{text} (each value)" if rule.per_value else text
 
@@ -196,6 +198,7 @@ class AsyncLimits:
         *,
         per_value: bool = False,
         max_active: int | None = None,
+        counts_while_waiting: bool | None = None,
     ) -> None:
         """Bounds the runs that have a tag.
 
@@ -203,10 +206,13 @@ class AsyncLimits:
         limit       runs executing at once: 1 and up, -1 is unlimited; default None, unchanged
         per_value   True: each value has the limit for itself; default False
         max_active  queued and running runs, a ceiling; default None, unchanged
+        counts_while_waiting
+                    True: a run that has started keeps its place while it sleeps or waits for an event, until
+                    it ends (a mutex); False: it gives it back; default None, unchanged
 
             limits.set_tag("tenant", limit=1, per_value=True)
         """
-        if limit is None and max_active is None:
+        if limit is None and max_active is None and counts_while_waiting is None:
             raise InvalidInput(
                 f"say what to set for tag {key!r}.",
                 field="limit",
@@ -218,6 +224,7 @@ class AsyncLimits:
             limit_=names.UNLIMITED if limit is None else limit,
             per_value=per_value,
             max_active=names.UNLIMITED if max_active is None else max_active,
+            counts_while_waiting=False if counts_while_waiting is None else counts_while_waiting,
         )
         # What is not given stays as it is.
         patch = _identity(wanted)
@@ -225,6 +232,8 @@ class AsyncLimits:
             patch["limit"] = wanted.limit
         if max_active is not None:
             patch["max_active"] = wanted.max_active
+        if counts_while_waiting is not None:
+            patch["counts_while_waiting"] = counts_while_waiting
         await self._patch("tag", wanted.name, patch)
 
     async def set_fair(self, key: str, weights: Mapping[str, int] | None = None) -> None:

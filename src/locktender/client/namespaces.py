@@ -12,8 +12,8 @@ from locktender.client.bridge import Bridge
 from locktender.client.limits_async import RUNS, AsyncLimits
 from locktender.client.pools_async import AsyncPools
 from locktender.client.run import Run
-from locktender.client.runs_async import AsyncQueue, AsyncRuns, AsyncWorkers, Status
-from locktender.client.submit import TagValues
+from locktender.client.runs_async import AsyncQueue, AsyncRuns, Status
+from locktender.client.submission import TagValues
 from locktender.client.views import (
     UNSET,
     LimitChangeInfo,
@@ -25,8 +25,10 @@ from locktender.client.views import (
     Unset,
     WorkerInfo,
 )
+from locktender.client.workers import AsyncWorkers
 
 Ids = str | Run[Any] | Iterable[str | Run[Any]]
+RunIds = list[str]
 RunInfos = list[RunInfo]
 QueueInfos = list[QueueInfo]
 WorkerInfos = list[WorkerInfo]
@@ -87,17 +89,46 @@ class SyncRuns:
             )
         )
 
-    def pause(self, run: Ids, reason: str = "") -> None:
-        """Starts nothing more of runs that have not ended; tasks that run go on.
+    def count(
+        self,
+        status: Status | None = None,
+        tags: TagValues | None = None,
+        flow: str | None = None,
+    ) -> int:
+        """How many runs match; without a filter all."""
+        return self._bridge.call(self._runs.count(status, tags, flow))
+
+    def pause(
+        self,
+        run: Ids | None = None,
+        reason: str = "",
+        *,
+        status: Status | None = None,
+        tags: TagValues | None = None,
+        flow: str | None = None,
+    ) -> RunIds:
+        """Starts nothing more of runs that have not ended; tasks that run go on. Returns their ids.
 
         run     a whole id, a run, or several
         reason  kept in the history and shown by `why`; default none
+        status  a state or several: "running", "queued" …; at most 1,000 runs may match
+        tags    runs with all of these tags
+        flow    the flow's name
         """
-        self._bridge.call(self._runs.pause(_ids(run) or [], reason))
+        return self._bridge.call(
+            self._runs.pause(_ids(run), reason, status=status, tags=tags, flow=flow)
+        )
 
-    def resume(self, run: Ids) -> None:
-        """Lets paused runs go on; `run`: a whole id, a run, or several."""
-        self._bridge.call(self._runs.resume(_ids(run) or []))
+    def resume(
+        self,
+        run: Ids | None = None,
+        *,
+        status: Status | None = None,
+        tags: TagValues | None = None,
+        flow: str | None = None,
+    ) -> RunIds:
+        """Lets paused runs go on, by id or by a filter as `pause` takes it. Returns their ids."""
+        return self._bridge.call(self._runs.resume(_ids(run), status=status, tags=tags, flow=flow))
 
     def retry(
         self,
@@ -164,9 +195,24 @@ class SyncQueue:
         """
         return self._bridge.call(self._queue.cancel(_ids(run), tags=tags, flow=flow, reason=reason))
 
-    def reprioritise(self, run: Ids, priority: int) -> Requested:
-        """Gives queued runs another priority, -1,000,000 to 1,000,000; a run that has started is unchanged."""
-        return self._bridge.call(self._queue.reprioritise(_ids(run) or [], priority))
+    def reprioritise(
+        self,
+        run: Ids | None,
+        priority: int,
+        *,
+        tags: TagValues | None = None,
+        flow: str | None = None,
+    ) -> Requested:
+        """Gives queued runs another priority; a run that has started is unchanged.
+
+        run       a whole id, a run, or several; None: all queued ones that match
+        priority  -1,000,000 to 1,000,000
+        tags      queued runs with all of these tags
+        flow      queued runs of this flow
+        """
+        return self._bridge.call(
+            self._queue.reprioritise(_ids(run), priority, tags=tags, flow=flow)
+        )
 
     def list(self, limit: int = 100) -> QueueInfos:
         """Queued runs in the order in which they start: priority, then fair turn, then age.
@@ -290,6 +336,7 @@ class SyncLimits:
         *,
         per_value: bool = False,
         max_active: int | None = None,
+        counts_while_waiting: bool | None = None,
     ) -> None:
         """Bounds the runs that have a tag.
 
@@ -297,11 +344,21 @@ class SyncLimits:
         limit       runs executing at once: 1 and up, -1 is unlimited; default None, unchanged
         per_value   True: each value has the limit for itself; default False
         max_active  queued and running runs, a ceiling; default None, unchanged
+        counts_while_waiting
+                    True: a run that has started keeps its place while it sleeps or waits for an event, until
+                    it ends (a mutex); False: it gives it back; default None, unchanged
 
             limits.set_tag("tenant", limit=1, per_value=True)
         """
         self._bridge.call(
-            self._limits.set_tag(key, value, limit, per_value=per_value, max_active=max_active)
+            self._limits.set_tag(
+                key,
+                value,
+                limit,
+                per_value=per_value,
+                max_active=max_active,
+                counts_while_waiting=counts_while_waiting,
+            )
         )
 
     def set_fair(self, key: str, weights: Mapping[str, int] | None = None) -> None:

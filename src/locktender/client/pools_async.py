@@ -17,7 +17,6 @@ from locktender.base.states import TaskState
 from locktender.base.tracebacks import public
 from locktender.client.core import Core
 from locktender.client.views import UNSET, PoolInfo, Unset
-from locktender.observe.rebuilt import rebuild
 from locktender.store.protocol import SetLimit
 
 _dump = msgspec.json.Encoder().encode
@@ -86,6 +85,8 @@ class AsyncPools:
     async def list(self) -> PoolInfos:
         """Every pool that was set, or that an active task needs, with its use at this moment."""
         self._core.guard.check()
+        from locktender.observe.rebuilt import rebuild
+
         scheduler, snapshot = await rebuild(self._core.store)
         used: dict[str, int] = {}
         waiting: dict[str, int] = {}

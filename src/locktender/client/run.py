@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Generic, Literal, TypeVar, cast
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from locktender.base.durations import Duration, microseconds
 from locktender.base.errors import AdmissionRejected, DuplicateKey, InvalidInput, LocktenderError
-from locktender.base.model import Request
-from locktender.base.states import TERMINAL_RUNS, RunState
+from locktender.base.model import Request, RunRow
+from locktender.base.states import OUTBOX_RUNS, TERMINAL_RUNS, RunState
 from locktender.base.tracebacks import public
 from locktender.client import results, run_details
 from locktender.client.bridge import Bridge
 from locktender.client.core import Core
 from locktender.client.mailing import EventWaitInfo, send_to_run, tokens_of
+from locktender.client.outbox_rows import unmoved
 from locktender.client.pauses import pause_runs, resume_runs
 from locktender.client.refusals import wait_at, way_in
-from locktender.client.retry_from import steps_from, stored, with_args
 from locktender.client.views import EventInfo, GraphInfo, LogInfo, Requested, RunInfo, TaskInfo
-from locktender.observe.why import Why, explain_run, with_sessions
 from locktender.store.protocol import Submitted
 from locktender.store.retry import repeated
 
+if TYPE_CHECKING:
+    from locktender.observe.why import Why
+
 T_co = TypeVar("T_co", covariant=True)
-SubmitOutcome = Literal["created", "attached", "skipped"]
+SubmitOutcome = Literal["created", "attached", "skipped", "submitted"]
 _SUBMITTED: dict[str, SubmitOutcome] = {
     "created": "created",
     "attached": "attached",
     "finished": "skipped",
+    "submitted": "submitted",
 }
 """What the store calls it → what users see."""
 
@@ -50,8 +53,8 @@ class AsyncRun(Generic[T_co]):
     @property
     def submitted(self) -> SubmitOutcome | None:
         """What `submit` did: "created" this run, "attached" to the active run of the same key, or
-        "skipped" because a run of the key has succeeded, or waits (`keep="oldest"`). None if this run was
-        not just submitted."""
+        "skipped" because a run of the key has succeeded, or waits (`keep="oldest"`); "submitted" inside a
+        transaction of yours (`connection=`). None if this run was not just submitted."""
         return _SUBMITTED.get(self._outcome)
 
     def __repr__(self) -> str:
@@ -87,11 +90,16 @@ class AsyncRun(Generic[T_co]):
 
     async def why(self) -> Why:
         """Explains what the run waits for now, and for how long; `print` shows it as text."""
+        from locktender.observe.why import explain_run, with_sessions
+
         self._core.guard.check()
         store = self._core.store
-        return await with_sessions(
-            store, await explain_run(store, self._id, self._core.settings.labels)
-        )
+        row = await self._core.row(self._id)
+        if row.state in OUTBOX_RUNS:
+            why = unmoved(row, await store.now())
+        else:
+            why = await explain_run(store, row.id, self._core.settings.labels)
+        return await with_sessions(store, why)
 
     async def cancel(self, reason: str = "", *, force: bool = False) -> Requested:
         """Asks for the run to end *cancelled*; `wait()` returns when it has.
@@ -119,12 +127,12 @@ class AsyncRun(Generic[T_co]):
         A cancel and the run's deadline still end it. Raises `InvalidInput` if it has ended.
         """
         self._core.guard.check()
-        await pause_runs(self._core, [self._id], reason)
+        await pause_runs(self._core, [await self._core.row(self._id)], reason)
 
     async def resume(self) -> None:
         """Lets a paused run go on. If its flow is paused, too, it waits until that is resumed."""
         self._core.guard.check()
-        await resume_runs(self._core, [self._id])
+        await resume_runs(self._core, [await self._core.row(self._id)])
 
     async def retry(
         self, *, from_step: str | None = None, args: Mapping[str, Any] | None = None
@@ -138,12 +146,14 @@ class AsyncRun(Generic[T_co]):
 
         Raises `AdmissionRejected` at a ceiling, as `submit` does.
         """
+        from locktender.client.retry_from import steps_from, stored, with_args
+
         self._core.guard.check()
         if args is not None:
             prepared = await with_args(self._core, self._id, args, from_step)
             return AsyncRun(self._core, await stored(self._core, prepared), "created")
         again = () if from_step is None else await steps_from(self._core, self._id, from_step)
-        await retry_runs(self._core, [self._id], again)
+        await retry_runs(self._core, [await self._core.row(self._id)], again)
         return self
 
     async def send(self, event: str, payload: Any = None, *, id: str | None = None) -> bool:  # noqa: A002
@@ -323,26 +333,40 @@ PAGE = 500
 MOST_SHOWN = 5
 
 
-async def retry_runs(core: Core, ids: Sequence[str], again: Sequence[int] = ()) -> None:
-    """Queues all of `ids` that may be; raises the first refusal, which names all of them.
+async def retry_runs(core: Core, rows: Sequence[RunRow], again: Sequence[int] = ()) -> None:
+    """Queues all that may be; raises the first refusal, which names all of them.
 
     A run that succeeded is refused before any of the others is queued, unless nodes of it run `again`.
     """
-    before: dict[str, int] = {}
-    for each in ids:
-        row = await core.row(each)
+    for row in rows:
         if row.state == RunState.SUCCEEDED and not again:
-            raise _finished(each)
-        before[each] = row.generation
+            raise _finished(row.id)
     refused: dict[str, LocktenderError] = {}
-    several = list(before)
-    await resume_runs(core, several)  # the pause of an ended run stands for a few seconds
-    for start in range(0, len(several), PAGE):
-        page = {each: before[each] for each in several[start : start + PAGE]}
-        refused |= await _retry_page(core, page, again)
-    core.changed()
+    for start in range(0, len(rows), PAGE):
+        refused |= await _retry_rows(core, rows[start : start + PAGE], again)
+    if refused:
+        raise _told([row.id for row in rows], refused)
+
+
+async def retry_slices(core: Core, slices: AsyncIterator[list[RunRow]]) -> list[str]:
+    """Queues all of each slice before the next is read; their ids. Raises as `retry_runs` does."""
+    several: list[str] = []
+    refused: dict[str, LocktenderError] = {}
+    async for rows in slices:
+        several += [row.id for row in rows]
+        refused |= await _retry_rows(core, rows, ())
     if refused:
         raise _told(several, refused)
+    return several
+
+
+async def _retry_rows(
+    core: Core, rows: Sequence[RunRow], again: Sequence[int]
+) -> dict[str, LocktenderError]:
+    await resume_runs(core, rows)  # the pause of an ended run stands for a few seconds
+    refused = await _retry_page(core, {row.id: row.generation for row in rows}, again)
+    core.changed()
+    return refused
 
 
 async def _retry_page(

@@ -13,7 +13,7 @@ from locktender.base.changes import TaskRow
 from locktender.base.durations import spoken
 from locktender.base.errors import NotFound
 from locktender.base.events import Event, unpack
-from locktender.base.graph import Node, needs_of, read_graph
+from locktender.base.graph import Node, is_cached, needs_of, read_graph
 from locktender.base.model import (
     MAX_BYTES,
     MAX_LINES,
@@ -182,6 +182,7 @@ def _task(
         if progress is None
         else ProgressInfo(progress.done, progress.total, progress.message),
         stubborn=None if stubborn is None else StubbornInfo.of(stubborn),
+        cached=is_cached(node, task.state, task.attempt),
     )
 
 

@@ -10,12 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from locktender.base.changes import (
-    Order,
-    RunEnd,
-    RunStart,
-    TaskRow,
-)
+from locktender.base.changes import Order, RunEnd, RunStart, TaskRow
 from locktender.base.events import NOBODY, Change
 from locktender.base.graph import Graph
 from locktender.base.limits import Limits
@@ -208,7 +203,7 @@ class Scheduler:
 
     def take_up(self, row: RunRow, rows: list[TaskRow], now: int) -> None:
         """A run that has begun and waits, or is queued again, is to be ended: it executes without a place."""
-        if row.seq not in self.ledger.runs:
+        if row.seq not in self.ledger.runs and row.seq not in self._waits.taken_up:
             self.ledger.drop_head(row.seq)
             self._retried.pop(row.seq, None)
             self._waits.take_up(row, rows, self.graphs[row.graph], now)
@@ -326,6 +321,8 @@ class Scheduler:
         if state == TaskState.COMPLETED:
             if local:
                 self.commit_builder.complete(entry, output, now)
+            if entry.cache_key is not None and output is not None:
+                self.lifecycle.cache.keep(entry, output, now)
             self.lifecycle.complete(entry, output if value is None else value, now)
         elif state == TaskState.CANCELLED:
             if local:
@@ -397,6 +394,7 @@ class Scheduler:
         self._places.give_back()
         self._waits.let_wait(now)
         self.lifecycle.mail.end_cycle()
+        self.lifecycle.cache.end_cycle(self.commit_builder)
         return self._hand_over(starts, now)
 
     def _start_run(self, head: QueuedRun, now: int) -> None:

@@ -289,6 +289,7 @@ def _tag(name: str, rule: TagRule) -> TagRule:
         limit_=rule.limit,
         per_value=rule.per_value,
         max_active=rule.max_active,
+        counts_while_waiting=rule.counts_while_waiting,
     )
     _same_name("tag", name, rule.name)
     return rule

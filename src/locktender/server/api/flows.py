@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from locktender.base.errors import NotFound
-from locktender.client.pauses import FlowInfo
+from locktender.client.pauses import FlowDetail, FlowInfo
 from locktender.client.views import Requested, WorkerInfo
 from locktender.server.api.answers import StateConflict
 from locktender.server.api.bodies import ReasonBody
@@ -100,14 +100,14 @@ ROUTES = (
     ApiRoute("GET", "/flows", "read", list_flows, "Flows that workers have announced", FlowPage),
     ApiRoute(
         "GET", "/flows/{flow}", "read", get_flow, "A flow with the JSON schema of its parameters and its result",
-        FlowInfo, refuses=(404,),
+        FlowDetail, refuses=(404,),
     ),
     ApiRoute(
-        "POST", "/flows/{flow}/pause", "operate", pause_flow, "Start nothing of a flow any more", FlowInfo,
+        "POST", "/flows/{flow}/pause", "operate", pause_flow, "Start nothing of a flow any more", FlowDetail,
         body=ReasonBody, optional=True, refuses=(404, 413, 415, 422), example={"reason": "maintenance"},
     ),
     ApiRoute(
-        "POST", "/flows/{flow}/resume", "operate", resume_flow, "Let a paused flow go on", FlowInfo,
+        "POST", "/flows/{flow}/resume", "operate", resume_flow, "Let a paused flow go on", FlowDetail,
         refuses=(404, 409),
     ),
     ApiRoute("GET", "/workers", "read", list_workers, "Workers", WorkerPage),

@@ -12,7 +12,7 @@ from locktender.base.errors import InvalidInput, LocktenderError
 from locktender.base.ids import MAX_RUNS
 from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.client.run import AsyncRun
-from locktender.client.submit import Submission
+from locktender.client.submission import Submission
 from locktender.client.views import QueueInfo, Requested, RunInfo
 from locktender.server.api.answers import Fault
 from locktender.server.api.bodies import (
@@ -38,7 +38,7 @@ KEY_HEADER = {
     "Idempotency-Key": "A repetition with the same key and body gives the same run, and submits none."
 }
 _OPTIONS = tuple(name for name in RunCall.__struct_fields__ if name != "args")
-Did = Literal["created", "attached", "skipped", "repeated"]
+Did = Literal["created", "attached", "skipped", "submitted", "repeated"]
 
 
 class SubmittedRun(msgspec.Struct, frozen=True):

@@ -150,7 +150,7 @@ async def follow_events(call: ApiCall) -> Any:
         place,
         lambda each: (
             principal.sees(each.tags)
-            and (run is None or each.event.run == run)
+            and (run is None or each.event.run_id == run)
             and (subjects is None or each.event.subject in subjects)
         ),
     )

@@ -10,8 +10,6 @@ alone until it is closed, ten minutes later, and comes back.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
@@ -25,7 +23,7 @@ from starlette.types import Receive, Scope, Send
 from locktender.base.background import end_tasks
 from locktender.base.errors import HistoryReplaced, InvalidInput, LocktenderError
 from locktender.client.core import Core
-from locktender.client.history import FollowedEvent, HistoryEvent, HistoryReader
+from locktender.client.history import FollowedEvent, HistoryEvent, HistoryPages
 from locktender.server.api.answers import HEADERS, Malformed, Overloaded
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -51,7 +49,7 @@ class Followers:
     """All who follow the history through this server."""
 
     def __init__(self, core: Core) -> None:
-        self._reader = HistoryReader(core)
+        self._reader = HistoryPages(core)
         self._pages: OrderedDict[str, Page] = OrderedDict()
         """Place → what comes next, of the last reads."""
         self._reads: dict[str, asyncio.Task[Page]] = {}
@@ -71,14 +69,19 @@ class Followers:
             if self._tip is None or not self._reads:
                 self._tip = await self._reader.now()
             return self._tip
-        place = decode_place(last_event_id)
+        place = last_event_id
         if place not in self._pages:
             try:
                 self._keep(place, await self._reader.read(place))
             except HistoryReplaced:
                 return ""
             except InvalidInput as error:
-                raise Malformed(error.message, field=error.field, hint=error.hint) from None
+                raise Malformed(
+                    error.message,
+                    field="last-event-id",
+                    got=place[:80],
+                    hint="Leave it out to follow from now on.",
+                ) from None
         return place
 
     async def next(self, place: str) -> Page:
@@ -117,22 +120,6 @@ class Followers:
         self._pages[place] = page
         while len(self._pages) > MOST_PAGES_KEPT:
             self._pages.popitem(last=False)
-
-
-def encode_place(place: str) -> str:
-    return base64.urlsafe_b64encode(place.encode()).decode().rstrip("=")
-
-
-def decode_place(text: str) -> str:
-    try:
-        return base64.urlsafe_b64decode(f"{text}{'=' * (-len(text) % 4)}").decode()
-    except (binascii.Error, ValueError):
-        raise Malformed(
-            "Last-Event-ID is not one of this server's.",
-            field="last-event-id",
-            got=text[:80],
-            hint="Leave it out to follow from now on.",
-        ) from None
 
 
 class EventStream(Response):
@@ -183,13 +170,13 @@ class EventStream(Response):
             if not self._place:
                 self._place = await self._followers.begin(None)
                 await self._send(send, "event: reset\ndata: {}\n")
-            await self._send(send, f"retry: 2000\nid: {encode_place(self._place)}\n")
+            await self._send(send, f"retry: 2000\nid: {self._place}\n")
             while True:
                 self._place, events = await self._followers.next(self._place)
                 wanted = [each.event for each in events if self._wanted(each)]
                 data = msgspec.json.encode(Changes(wanted)).decode()
                 said = f"event: changes\ndata: {data}\n" if wanted else ": quiet\n"
-                await self._send(send, f"id: {encode_place(self._place)}\n{said}")
+                await self._send(send, f"id: {self._place}\n{said}")
         except (TimeoutError, OSError):
             return  # it does not read
         except HistoryReplaced:

@@ -21,7 +21,8 @@ from locktender.client.client_async import AsyncClient, Refusal
 from locktender.client.core import Core
 from locktender.client.run import AsyncRun
 from locktender.client.runs_async import runs_beginning
-from locktender.client.submit import Prepared, Preparing, Submission
+from locktender.client.submission import Submission
+from locktender.client.submit import Prepared, Preparing
 from locktender.server.api.answers import Malformed, StateConflict
 
 MOST_TOGETHER = 1_000

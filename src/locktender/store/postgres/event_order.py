@@ -34,7 +34,7 @@ from locktender.base.errors import HistoryReplaced
 from locktender.base.events import EventRow
 from locktender.base.limits import Limits
 from locktender.store.postgres.session import PostgresSession
-from locktender.store.protocol import NOW, Cursor, Follow, Followed
+from locktender.store.protocol import LATEST, Cursor, Follow, Followed
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -112,9 +112,9 @@ def params_of(position: Position, actor: str, run: int | None, limit: int) -> tu
 
 async def follow_on(tx: PostgresSession, follow: Follow) -> Followed:
     """No events: there are no more at this moment."""
-    if follow.after == NOW:
+    if follow.after == LATEST:
         server, snapshot = await tx.row("history_position")
-        return Followed(Position().next(server, snapshot, [], 1), [])
+        return Followed(Position().next(server, snapshot, [], 1), [], [])
     position = Position.of(follow.after)
     rows, [[server, snapshot]] = await tx.several(
         ("events_found", ()),
@@ -123,7 +123,12 @@ async def follow_on(tx: PostgresSession, follow: Follow) -> Followed:
     )
     position.check(tx, server, snapshot)
     events = [EventRow._make(row) for row in rows]
-    found = Followed(position.next(server, snapshot, events, follow.limit), events)
+    found = Followed(
+        position.next(server, snapshot, events, follow.limit),
+        events,
+        # As if the page had been cut off there.
+        [position.next(server, snapshot, [each], 1) for each in events],
+    )
     if not events and position.until:
         # The page that was cut off had ended: what became visible since comes now.
         return await follow_on(tx, replace(follow, after=found.cursor))

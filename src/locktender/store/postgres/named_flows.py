@@ -13,7 +13,14 @@ from locktender.store.postgres.composed_sql import columns
 from locktender.store.postgres.recovery import fence
 from locktender.store.postgres.session import PostgresSession
 from locktender.store.protocol import SetSchedule, Submit, TickMove
-from locktender.store.schedule_rows import KEPT_TICKS, changed, schedule_row, settled
+from locktender.store.schedule_rows import (
+    ALL_KEPT_CHANGES,
+    KEPT_CHANGES,
+    KEPT_TICKS,
+    changed,
+    schedule_row,
+    settled,
+)
 
 T = TypeVar("T")
 
@@ -42,6 +49,9 @@ class PostgresNaming:
 
     async def tick(self, term: int, moves: Sequence[TickMove]) -> None:
         await self._lead(lambda tx: _tick(tx, term, moves))
+
+    async def put_off(self, term: int, schedules: Sequence[str], until: int) -> None:
+        await self._lead(lambda tx: _put_off(tx, term, schedules, until))
 
     async def ticks(self, schedule: str, limit: int) -> list[TickRow]:
         rows = await self._look(lambda tx: tx.all("schedule_ticks", schedule, limit))
@@ -107,7 +117,14 @@ async def _set(tx: PostgresSession, change: SetSchedule) -> ScheduleRow | None:
             told = (None if each is None else encode(each) for each in (before, after))
             values = change.name, change.who, change.what
             await tx.run("schedule_change_add", now, *values, *told, change.reason)
+            await tx.run("schedule_changes_trim", change.name, KEPT_CHANGES, ALL_KEPT_CHANGES)
     return made
+
+
+async def _put_off(tx: PostgresSession, term: int, schedules: Sequence[str], until: int) -> None:
+    async with tx.transaction():
+        await fence(tx, term)
+        await tx.run("schedule_put_off", list(schedules), until)
 
 
 async def _tick(tx: PostgresSession, term: int, moves: Sequence[TickMove]) -> None:
@@ -129,6 +146,10 @@ async def _tick(tx: PostgresSession, term: int, moves: Sequence[TickMove]) -> No
         for move in standing:
             state, rows = settled(move, next(answers) if move.runs else [], now)
             await tx.run("schedule_move", move.next_at, encode(state), move.name)
+            if state.stopped:
+                stopped = move.name, "leader", "stopped", None, None, state.stopped
+                await tx.run("schedule_change_add", now, *stopped)
+                await tx.run("schedule_changes_trim", move.name, KEPT_CHANGES, ALL_KEPT_CHANGES)
             if rows:
                 several = [(move.name, *row) for row in rows]
                 await tx.run("schedule_tick_add", *columns(several, 6))

@@ -55,7 +55,9 @@ from locktender.store.postgres.mailing import PostgresMailing
 from locktender.store.postgres.named_flows import PostgresNaming
 from locktender.store.postgres.opening import CONNECTIONS, TWIN_CONNECTIONS, PostgresConnections
 from locktender.store.postgres.options import Options, parse
+from locktender.store.postgres.outbox import PostgresOutbox
 from locktender.store.postgres.pruning import PostgresUpkeep
+from locktender.store.postgres.result_cache import PostgresResultCache
 from locktender.store.postgres.server_clock import ServerClock
 from locktender.store.postgres.session import SQL, KnownStatements, PostgresSession
 from locktender.store.postgres.wake import PostgresWaiting
@@ -104,7 +106,15 @@ CLEAR_EVERY_US = SECOND
 REMOVE_UNUSED_TRIES, REMOVE_UNUSED_PAUSE_SECONDS = 40, 0.05
 
 
-class PostgresStore(PostgresNaming, PostgresUpkeep, PostgresWaiting, PostgresMailing, Store):
+class PostgresStore(
+    PostgresResultCache,
+    PostgresNaming,
+    PostgresUpkeep,
+    PostgresWaiting,
+    PostgresMailing,
+    PostgresOutbox,
+    Store,
+):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
 
     def __init__(self, url: str, clock: Clock | None = None, *, schema: str | None = None) -> None:

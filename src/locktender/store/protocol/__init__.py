@@ -7,6 +7,7 @@
     Reading     anyone looks at runs, tasks, events, workers and limits
     Waiting     runs that wait for their time are found and woken
     Mailing     clients send events, the leader reads them for the tasks that wait
+    Outbox      runs that applications submitted in transactions of their own are taken up
     Upkeep      old runs, graphs and blobs are removed
 
 A leader owns its tasks up to the offer, a worker owns a task from acceptance
@@ -50,9 +51,16 @@ from locktender.store.protocol.mailing import (
     SendEvent,
 )
 from locktender.store.protocol.naming import Naming, SetSchedule, TickMove
+from locktender.store.protocol.outbox import (
+    Outbox,
+    OutboxAnswer,
+    OutboxEntry,
+    OutboxMove,
+    OutboxRun,
+)
 from locktender.store.protocol.reading import (
     BEGINNING,
-    NOW,
+    LATEST,
     Counts,
     Cursor,
     EventFilter,
@@ -72,6 +80,7 @@ from locktender.store.protocol.upkeep import (
     AuditState,
     Discard,
     Discarded,
+    EventReader,
     Prune,
     Pruned,
     References,
@@ -93,8 +102,8 @@ from locktender.store.protocol.working import (
 
 __all__ = [
     "BEGINNING",
+    "LATEST",
     "MAX_MAIL",
-    "NOW",
     "TOPIC_KEPT_US",
     "Accept",
     "AuditState",
@@ -107,6 +116,7 @@ __all__ = [
     "Elect",
     "EndedTask",
     "EventFilter",
+    "EventReader",
     "EventSent",
     "EventWaiter",
     "Expire",
@@ -125,6 +135,11 @@ __all__ = [
     "Mailing",
     "Naming",
     "OfferNotice",
+    "Outbox",
+    "OutboxAnswer",
+    "OutboxEntry",
+    "OutboxMove",
+    "OutboxRun",
     "Provision",
     "ProvisionState",
     "Prune",
@@ -163,5 +178,7 @@ __all__ = [
 ]
 
 
-class Store(Submitting, Leading, Working, Naming, Reading, Upkeep, Waiting, Mailing, Protocol):
+class Store(
+    Submitting, Leading, Working, Naming, Reading, Upkeep, Waiting, Mailing, Outbox, Protocol
+):
     """One durable place for runs. Both back ends pass `locktender.testing.conformance`."""

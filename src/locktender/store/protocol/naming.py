@@ -70,6 +70,10 @@ class Naming(StoreBase, Protocol):
         """
         ...
 
+    async def put_off(self, term: int, schedules: Sequence[str], until: int) -> None:
+        """The leader looks at these again then: they cannot be read or decided on, and must not be in the way."""
+        ...
+
     async def ticks(self, schedule: str, limit: int) -> list[TickRow]:
         """What became of the last ticks, the latest first."""
         ...

@@ -7,7 +7,7 @@ live engines and beside each other. `store.pruning` says why that is safe.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from locktender.base.events import Change
 from locktender.store.protocol.base import StoreBase
@@ -62,6 +62,16 @@ class AuditState:
     body: bytes
 
 
+class EventReader(NamedTuple):
+    """A named reader of the history, which goes on where it ended."""
+
+    name: str
+    cursor: str
+    """What it means is known to the reader."""
+    at: int
+    """When it came so far."""
+
+
 @dataclass(frozen=True, slots=True)
 class References:
     """The graphs and blobs that some runs refer to."""
@@ -107,7 +117,8 @@ class RemoveUnused:
     """Remove empty lanes and what nothing refers to any more.
 
     That is the state of rates that are free again, orders to drain of workers that are gone, counters of tags
-    without active runs, and changes of limits before an instant, except the last one of each limit.
+    without active runs, and changes of limits before an instant, except the last one of each limit. Cached results
+    go when their time has passed, and the oldest beyond a bound.
     """
 
     term: int
@@ -116,6 +127,9 @@ class RemoveUnused:
     batch: int = 1_000
     before: int = 0
     """Changes of limits before this instant go; 0: all stay."""
+    max_cached: int = 100_000
+    max_cached_bytes: int = 1 << 30
+    """Of cached results."""
 
 
 class Upkeep(StoreBase, Protocol):
@@ -131,6 +145,18 @@ class Upkeep(StoreBase, Protocol):
     async def audit_state(self) -> AuditState | None: ...
     async def keep_audit_state(self, state: AuditState) -> None:
         """It replaces the last one: of two audits at a time either may be kept."""
+        ...
+
+    async def event_readers(self) -> list[EventReader]:
+        """The named readers of the history, by name."""
+        ...
+
+    async def keep_event_reader(self, reader: EventReader) -> None:
+        """How far it has come. Of two processes of one name either may be kept."""
+        ...
+
+    async def forget_event_reader(self, name: str) -> bool:
+        """Whether there was one."""
         ...
 
     async def references(self, after: int, limit: int) -> References: ...

@@ -10,6 +10,7 @@ from locktender.store.history import CLIENT
 from locktender.store.protocol import (
     AuditState,
     Discard,
+    EventReader,
     Prune,
     Pruned,
     References,
@@ -66,11 +67,18 @@ def keep_audit_state(tx: SqliteSession, state: AuditState) -> None:
     tx.run("audit_state_put", *astuple(state))
 
 
+def event_readers(tx: SqliteSession) -> list[EventReader]:
+    return [EventReader._make(row) for row in tx.all("event_readers")]
+
+
 def references(tx: SqliteSession, after: int, limit: int) -> References:
+    # With the first page: what is cached later is an output of a run, or was cached before.
+    cached = () if after else tx.all("cached_references", MARKER)
+    blobs = digests(value for (value,) in cached)
     runs = tx.all("references", after, limit, MARKER)
     if not runs:
-        return References(set(), set(), 0, after)
-    blobs = digests(value for _, _, *values in runs for value in values)
+        return References(set(), blobs, 0, after)
+    blobs |= digests(value for _, _, *values in runs for value in values)
     first, last = runs[0][0], runs[-1][0]
     for name in ("references_of_tasks", "references_of_inputs"):
         rows = tx.all(name, first, last, MARKER)

@@ -15,7 +15,7 @@ from locktender.store.admission import tally
 from locktender.store.history import news
 from locktender.store.limit_rows import compose
 from locktender.store.protocol import (
-    NOW,
+    LATEST,
     Counts,
     Cursor,
     EndedTask,
@@ -29,7 +29,6 @@ from locktender.store.protocol import (
     QueueLine,
     QueueView,
     RunFilter,
-    RunLabel,
     Snapshot,
 )
 from locktender.store.queue_line import MAX_GROUPS, QueueCounts, in_line, taking_turns
@@ -55,6 +54,7 @@ def load(tx: SqliteSession) -> Snapshot:
         reservations=[Reservation(*row) for row in tx.all("reservation_list")],
         lingers=decode.lingers(tx.all("linger_list")),
         unplaced=[run for (run,) in tx.all("unplaced_list")],
+        kept=decode.kept_places(tx.all("kept_list"), limits),
         lanes=decode.lanes(tx.all("lanes_queued")),
         requests=decode.requests(tx.all("request_list", MAX_REQUESTS)),
         stops=[Order(*row) for row in tx.all("stop_list")],
@@ -83,9 +83,10 @@ def gather(tx: SqliteSession, gather: Gather, workers_seen: int) -> tuple[Gather
 
 
 def follow(tx: SqliteSession, follow: Follow) -> Followed:
-    if follow.after == NOW:
-        return Followed(Cursor(str(tx.row("history_position")[0])), [])
-    return Followed(*_follow(tx, follow.after, "", follow.run, follow.limit))
+    if follow.after == LATEST:
+        return Followed(Cursor(str(tx.row("history_position")[0])), [], [])
+    cursor, events = _follow(tx, follow.after, "", follow.run, follow.limit)
+    return Followed(cursor, events, [Cursor(str(each.seq)) for each in events])
 
 
 def _follow(
@@ -124,10 +125,6 @@ def overdue(tx: SqliteSession, limit: int) -> list[RunRow]:
 def run(tx: SqliteSession, run_id: str) -> RunRow | None:
     row = tx.one("run_by_id", run_id)
     return None if row is None else decode.run(row)
-
-
-def run_labels(tx: SqliteSession, runs: Sequence[int]) -> dict[int, RunLabel]:
-    return decode.run_labels(tx.all("run_labels", listed(runs)))
 
 
 def run_states(tx: SqliteSession, runs: Sequence[int]) -> dict[int, str]:
@@ -187,6 +184,7 @@ def beside(tx: SqliteSession, run: int, most: int) -> QueueView | None:
         limit_rows=rows,
         executing=decode.runs(tx.all("runs_placed")),
         unplaced=[run for (run,) in tx.all("unplaced_list")],
+        kept=decode.kept_places(tx.all("kept_list"), limits),
         lasted=[lasted for (lasted,) in tx.all("runs_lasted", run, ENDED_LATELY)],
         line=_line(tx, (*place, run), most, turns=limits.fair is not None),
     )

@@ -43,6 +43,7 @@ from locktender.store.protocol import (
     Discarded,
     Elect,
     EventFilter,
+    EventReader,
     Expire,
     Finish,
     Follow,
@@ -66,7 +67,6 @@ from locktender.store.protocol import (
     RemoveUnused,
     Renewed,
     RunFilter,
-    RunLabel,
     RunsEnded,
     SetLimit,
     Snapshot,
@@ -92,6 +92,8 @@ from locktender.store.sqlite.companions import create_database
 from locktender.store.sqlite.mailing import SqliteMailing
 from locktender.store.sqlite.named_flows import SqliteNaming
 from locktender.store.sqlite.opening import OpenFile
+from locktender.store.sqlite.outbox import SqliteOutbox
+from locktender.store.sqlite.result_cache import SqliteResultCache
 from locktender.store.sqlite.session import SqliteSession, resolved
 from locktender.store.sqlite.wake import SqliteWaiting
 from locktender.store.sqlite.write_lock import held_up
@@ -102,7 +104,9 @@ BUSY_TIMEOUT_US = 5 * SECOND
 POLL_SECONDS = 0.05
 
 
-class SqliteStore(SqliteNaming, SqliteWaiting, SqliteMailing, Store):
+class SqliteStore(
+    SqliteResultCache, SqliteNaming, SqliteWaiting, SqliteMailing, SqliteOutbox, Store
+):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
 
     def __init__(
@@ -309,9 +313,6 @@ class SqliteStore(SqliteNaming, SqliteWaiting, SqliteMailing, Store):
     async def run(self, run_id: str) -> RunRow | None:
         return await self._read(lambda tx: reads.run(tx, run_id))
 
-    async def run_labels(self, runs: Sequence[int]) -> dict[int, RunLabel]:
-        return await self._read(lambda tx: reads.run_labels(tx, runs))
-
     async def run_states(self, runs: Sequence[int]) -> dict[int, str]:
         return await self._read(lambda tx: reads.run_states(tx, runs))
 
@@ -382,6 +383,15 @@ class SqliteStore(SqliteNaming, SqliteWaiting, SqliteMailing, Store):
 
     async def audit_state(self) -> AuditState | None:
         return await self._look(pruning.audit_state)
+
+    async def event_readers(self) -> list[EventReader]:
+        return await self._look(pruning.event_readers)
+
+    async def keep_event_reader(self, reader: EventReader) -> None:
+        await self._write(lambda tx: tx.run("event_reader_put", *reader))
+
+    async def forget_event_reader(self, name: str) -> bool:
+        return await self._write(lambda tx: tx.run("event_reader_remove", name) > 0)
 
     async def keep_audit_state(self, state: AuditState) -> None:
         await self._write(lambda tx: pruning.keep_audit_state(tx, state))

@@ -12,7 +12,7 @@ from locktender.base.errors import NotFound
 from locktender.base.model import Request
 from locktender.store.protocol import (
     BEGINNING,
-    NOW,
+    LATEST,
     Accept,
     EventFilter,
     Finish,
@@ -84,7 +84,7 @@ class TestLooking:
     async def test_following_from_now_on(self, world: StoreScene) -> None:
         store = await world.open()
         [before] = await submit(store, new_run())
-        place = await store.follow(Follow(NOW))
+        place = await store.follow(Follow(LATEST))
         assert place.events == []
         assert (await store.follow(Follow(place.cursor))).events == []
         [after] = await submit(store, new_run())

@@ -223,6 +223,13 @@ SELECT task, pool, slots FROM locktender.reservation ORDER BY task, pool COLLATE
 -- Executing runs without a place.
 SELECT run FROM locktender.unplaced ORDER BY run
 
+-- name: kept_list
+-- Runs that have begun, have no place now, and keep it at some limits of tags.
+SELECT u.run, r.id, r.tags, u.keeps, r.started_at
+FROM locktender.unplaced u JOIN locktender.run r ON r.seq = u.run
+WHERE u.keeps IS NOT NULL AND r.state IN ('waiting', 'queued', 'running', 'cancelling') AND r.started_at <> 0
+ORDER BY u.run
+
 -- name: linger_list
 -- Slots of dead workers that their pool's lease still holds.
 SELECT task, token, pool, slots, until, worker FROM locktender.linger ORDER BY task, token, pool COLLATE "C"

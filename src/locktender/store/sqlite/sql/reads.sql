@@ -223,6 +223,12 @@ SELECT pool, tat FROM bucket ORDER BY pool
 -- Executing runs without a place.
 SELECT run FROM unplaced ORDER BY run
 
+-- name: kept_list
+-- Runs that have begun, have no place now, and keep it at some limits of tags.
+SELECT u.run, r.id, r.tags, u.keeps, r.started_at FROM unplaced u JOIN run r ON r.seq = u.run
+WHERE u.keeps IS NOT NULL AND r.state IN ('waiting', 'queued', 'running', 'cancelling') AND r.started_at <> 0
+ORDER BY u.run
+
 -- name: linger_list
 -- Slots of dead workers that their pool's lease still holds.
 SELECT task, token, pool, slots, until, worker FROM linger ORDER BY task, token, pool
