@@ -42,13 +42,14 @@ from locktender.server.state import STORE_SECONDS, DemandAnswers, Fresh, HealthA
 STREAM = f"{PREFIX}/events"
 DEMAND = f"{PREFIX}/demand"
 MOST_REQUESTS = 128
-MOST_NAMED = 12
+MOST_NAMED = 20
 
 
 def refusing(paths: list[str]) -> Callable[[Request, Exception], Response]:
     """The answer to an unknown path; `paths` are the known ones."""
-    more = f" and {len(paths) - MOST_NAMED} more; /api/docs lists all" * (len(paths) > MOST_NAMED)
-    hint = f"There is: {', '.join(paths[:MOST_NAMED])}{more}."
+    plain = sorted((path for path in paths if "{" not in path), key=len)[:MOST_NAMED]
+    more = f" and {len(paths) - len(plain)} more" * (len(paths) > len(plain))
+    hint = f"There is: {', '.join(plain)}{more}."
 
     def refuse(request: Request, error: Exception) -> Response:
         if not isinstance(error, HTTPException):

@@ -9,7 +9,14 @@ import msgspec
 from msgspec import UNSET
 
 from locktender.base import codec
-from locktender.base.errors import NotFound, RunFailed, WaitTimeout
+from locktender.base.errors import (
+    AdmissionRejected,
+    DuplicateKey,
+    LocktenderError,
+    NotFound,
+    RunFailed,
+    WaitTimeout,
+)
 from locktender.base.ids import run_of
 from locktender.client.views import EventInfo, GraphInfo, LogInfo, TaskInfo
 from locktender.observe.why import Why
@@ -19,6 +26,7 @@ from locktender.server.api.reading import number
 from locktender.server.api.routing import ApiCall, ApiRoute, Reply
 
 T = TypeVar("T")
+MOST_SAID = 2_000
 
 
 class RunResult(msgspec.Struct, frozen=True):
@@ -73,10 +81,9 @@ async def get_result(call: ApiCall) -> Any:
     except WaitTimeout:
         state = await run.status()
         return Reply(RunProgress(run.id, state), 202, {"retry-after": "1"})
-    except RunFailed as error:
-        state = await run.status()
-        error.message = error.message[:2_000]
-        return refusal(_Ended(error, state))
+    except (RunFailed, AdmissionRejected, DuplicateKey) as error:
+        # The last two: a submission in a transaction of an application, refused afterwards.
+        return refusal(_Ended(error, await run.status()))
     value = msgspec.Raw(codec.encode(found, "result"))
     return Reply(RunResult(run.id, "succeeded", value))
 
@@ -84,8 +91,9 @@ async def get_result(call: ApiCall) -> Any:
 class _Ended(RunFailed):
     """The error of an ended run, with its state."""
 
-    def __init__(self, error: RunFailed, state: str) -> None:
-        super().__init__(error.message, field=error.field, got=error.got, hint=error.hint)
+    def __init__(self, error: LocktenderError, state: str) -> None:
+        message = error.message[:MOST_SAID]
+        super().__init__(message, field=error.field, got=error.got, hint=error.hint)
         self.code = error.code  # type: ignore[misc]
         self._state = state
 
