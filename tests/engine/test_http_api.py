@@ -288,7 +288,7 @@ async def test_a_setting_that_changed_meanwhile_is_refused(api: Asked):
     second = await api.put("/pools/db", {"limit": 4}, if_match=tag)
     assert (second.status, second.data["limit"]) == (200, 4)
     late = await api.put("/pools/db", {"limit": 5}, if_match=tag)
-    assert (late.status, late.data["code"]) == (412, "setting_changed")
+    assert (late.status, late.data["code"]) == (412, "limit_changed")
     races = [api.put("/pools/db", {"limit": n}, if_match=second.headers["etag"]) for n in (6, 7, 8)]
     assert sorted(each.status for each in await asyncio.gather(*races)) == [200, 412, 412]
     assert (await api.put("/pools/new", {"limit": 1}, if_match="*")).status == 412

@@ -165,12 +165,6 @@ class DuplicateKey(LocktenderError):
     """And those that are not."""
 
 
-class SettingChanged(LocktenderError):
-    """The setting is not the one that was read before; nothing was stored."""
-
-    code = "setting_changed"
-
-
 class RunFailed(LocktenderError):
     """`result()` of a run that ended failed."""
 
@@ -213,6 +207,12 @@ class NotLeader(LocktenderError):
     """A write of a leader whose term has ended; it changed nothing."""
 
     code = "not_leader"
+
+
+class LimitChanged(LocktenderError):
+    """The limit is not what the caller expected: somebody else has changed it meanwhile."""
+
+    code = "limit_changed"
 
 
 class StoreError(LocktenderError):

@@ -16,6 +16,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from locktender.base.durations import spoken
+from locktender.base.errors import LimitChanged
 from locktender.base.ids import RunId
 
 RunKind = Literal["flow", "hold"]
@@ -36,6 +37,12 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     retry_after_us: int | None = None
     """Set by `Retry(after=…)`: overrides the back-off."""
     node: str | None = None
+
+    def text(self) -> str:
+        """`type: message`, once: our own failures carry their type in the message already."""
+        if self.message.startswith(f"{self.type}:"):
+            return self.message
+        return f"{self.type}: {self.message}"
 
 
 RUN_AGAIN: Final = Failure("again", "a retry runs it again", retryable=False)
@@ -278,6 +285,18 @@ class LimitRow(msgspec.Struct, frozen=True):
         both = msgspec.json.encode((self.declared, self.live))
         return hashlib.sha256(both).hexdigest()[:16]
 
+    def check(self, version: str | None) -> None:
+        """Raises `LimitChanged` if that is not its version. `*`: any, if there is a rule; None: any."""
+        if version is None or version == (self.version if self.effective is None else "*"):
+            return
+        if version != self.version:
+            raise LimitChanged(
+                f"{self.kind} {self.name}".strip() + " was changed meanwhile.",
+                field="version",
+                got=version,
+                hint="Read it again, and decide anew.",
+            )
+
 
 class LimitChange(msgspec.Struct, frozen=True):
     """An entry of the limits' history: who changed what, when, from what to what."""
@@ -318,6 +337,8 @@ class LogRow(NamedTuple):
     token: int
     attempt: int
     body: bytes
+    lines: int = 0
+    """How many lines the attempt has logged in all, also those that were dropped."""
 
 
 class LogFilter(NamedTuple):

@@ -243,7 +243,7 @@ class Core:
         self.guard: ClientGuard = guard or ClientGuard()
         self.limits_read: tuple[int, Limits] | None = None
         """The limits as they were last read, and when: see `submit.check_pools`."""
-        self.expected: str | None = None
+        self.version: str | None = None
         self._more = more
         self._hurried = asyncio.Event()
         self.clock: Clock = SystemClock()
@@ -377,21 +377,21 @@ class Core:
             )
         return row
 
-    def acting(self, who: str, expected: str | None = None) -> Core:
+    def acting(self, who: str, version: str | None = None) -> Core:
         """The same for changes by `who`, which is recorded with each. It must not be closed.
 
-        `expected`: the version that a limit must have for a change of it to be stored.
+        `version`: that a limit must have for a change of it to be stored.
         """
         other = copy(self)
-        other.who, other.expected = who, expected
+        other.who, other.version = who, version
         return other
 
     async def set_limits(self, changes: list[SetLimit]) -> None:
-        """Stores changes of limits and wakes the leader. Raises `SettingChanged`."""
-        if self.expected is not None:
+        """Stores changes of limits and wakes the leader. Raises `LimitChanged`."""
+        if self.version is not None:
             last = changes[-1]
             changes = [
-                replace(each, expected=self.expected)
+                replace(each, version=self.version)
                 if (each.kind, each.name) == (last.kind, last.name)
                 else each
                 for each in changes

@@ -38,6 +38,7 @@ from locktender.server.api.streams import Followers
 from locktender.server.api.submitting import SubmitGroups
 from locktender.server.api.table import PREFIX, TABLE
 from locktender.server.state import STORE_SECONDS, DemandAnswers, Fresh, HealthAnswers
+from locktender.store.protocol import Store
 
 STREAM = f"{PREFIX}/events"
 DEMAND = f"{PREFIX}/demand"
@@ -100,6 +101,10 @@ SESSIONS_SECONDS = 2.0
 """How old the list of sessions that delay the store may be."""
 
 
+OPEN_RUNS_SECONDS = 2.0
+"""How old the numbers of runs by state may be: counting a long queue takes milliseconds."""
+
+
 class App:
     def __init__(
         self, core: Core, engine: Engine, since: int, *, demand: bool, api: bool = False
@@ -107,6 +112,7 @@ class App:
         """`since`: the start of the process, in the store's time; `demand`, `api`: whether it has those routes."""
         self._engine = engine
         self._held_up = Fresh(engine.store.held_up, SESSIONS_SECONDS)
+        self._open_runs = Fresh(engine.store.open_runs, OPEN_RUNS_SECONDS)
         self._health = HealthAnswers(engine, since, self._held_up)
         self._demand = DemandAnswers(engine)
         self._exposition = Exposition(engine.metrics, may_lead=engine.election is not None)
@@ -145,7 +151,7 @@ class App:
 
     async def close(self) -> None:
         await self._groups.close()
-        for each in (self._health, self._demand, self._metrics, self._held_up):
+        for each in (self._health, self._demand, self._metrics, self._held_up, self._open_runs):
             await each.close()
 
     async def health(self, _request: Request) -> Response:
@@ -169,8 +175,17 @@ class App:
         # A store that is away says nothing new; the other numbers are this process's own.
         with suppress(StoreError, TimeoutError):
             self._exposition.held_up = await self._held_up.get(STORE_SECONDS)
+            if self._engine.election is not None:
+                await self._read_open_runs(store)
+        self._exposition.rejections = store.rejections.by_rule
         self._exposition.refresh()
         return await asyncio.to_thread(self._exposition.text)
+
+    async def _read_open_runs(self, store: Store) -> None:
+        exposition = self._exposition
+        exposition.open_runs = await self._open_runs.get(STORE_SECONDS)
+        limits, _ = await store.limits()
+        exposition.max_active, exposition.now = limits.max_active, await store.now()
 
 
 def _documents() -> dict[str, tuple[Callable[[], bytes], str, Mapping[str, str]]]:

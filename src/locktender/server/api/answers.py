@@ -16,10 +16,10 @@ from locktender.base.errors import (
     AdmissionRejected,
     DuplicateKey,
     InvalidInput,
+    LimitChanged,
     LocktenderError,
     NotFound,
     RunFailed,
-    SettingChanged,
     StoreError,
 )
 
@@ -100,7 +100,7 @@ STATUSES: dict[type[LocktenderError], int] = {
     StateConflict: 409,
     DuplicateKey: 409,
     RunFailed: 409,
-    SettingChanged: 412,
+    LimitChanged: 412,
     TooLarge: 413,
     UnsupportedType: 415,
     InvalidInput: 422,

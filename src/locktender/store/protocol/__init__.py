@@ -44,7 +44,6 @@ from locktender.store.protocol.leading import (
 )
 from locktender.store.protocol.mailing import (
     MAX_MAIL,
-    TOPIC_KEPT_US,
     EventSent,
     EventWaiter,
     Mailing,
@@ -67,6 +66,7 @@ from locktender.store.protocol.reading import (
     Follow,
     Followed,
     LineGroup,
+    OpenRuns,
     QueueEntry,
     QueueLine,
     QueueView,
@@ -75,9 +75,10 @@ from locktender.store.protocol.reading import (
     RunLabel,
     RunsEnded,
 )
-from locktender.store.protocol.submitting import SetLimit, Submit, Submitted, Submitting
+from locktender.store.protocol.submitting import Rejections, SetLimit, Submit, Submitted, Submitting
 from locktender.store.protocol.upkeep import (
     AuditState,
+    BoundCache,
     Discard,
     Discarded,
     EventReader,
@@ -104,9 +105,9 @@ __all__ = [
     "BEGINNING",
     "LATEST",
     "MAX_MAIL",
-    "TOPIC_KEPT_US",
     "Accept",
     "AuditState",
+    "BoundCache",
     "ChangeNotice",
     "Committed",
     "Counts",
@@ -135,6 +136,7 @@ __all__ = [
     "Mailing",
     "Naming",
     "OfferNotice",
+    "OpenRuns",
     "Outbox",
     "OutboxAnswer",
     "OutboxEntry",
@@ -150,6 +152,7 @@ __all__ = [
     "Reading",
     "ReassignLanes",
     "References",
+    "Rejections",
     "RemoveUnused",
     "Renewed",
     "RunFilter",

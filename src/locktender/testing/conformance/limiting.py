@@ -8,7 +8,7 @@ import asyncio
 import msgspec
 import pytest
 
-from locktender.base.errors import InvalidInput, SettingChanged
+from locktender.base.errors import InvalidInput, LimitChanged
 from locktender.base.limits import Fair, Limits, PoolRule, Rate, TagRule
 from locktender.base.model import LimitRow
 from locktender.store.protocol import SetLimit, Store
@@ -46,12 +46,12 @@ class TestLimiting:
                 "pool", "db"
             ].version
 
-        with pytest.raises(SettingChanged):
+        with pytest.raises(LimitChanged):
             await set_rule(store, "pool", "db", PoolRule(1), expected="*")
         await set_rule(store, "pool", "db", PoolRule(1))
         first = await version()
         await set_rule(store, "pool", "db", PoolRule(2), expected=first)
-        with pytest.raises(SettingChanged, match="pool db was changed"):
+        with pytest.raises(LimitChanged, match="pool db was changed"):
             await set_rule(store, "pool", "db", PoolRule(3), expected=first)
         assert (await store.limits())[0].pools == {"db": PoolRule(2)}
         races = [
@@ -59,7 +59,7 @@ class TestLimiting:
         ]
         done = await asyncio.gather(*races, return_exceptions=True)
         assert sorted(type(each).__name__ for each in done) == [
-            "NoneType", "SettingChanged", "SettingChanged",
+            "NoneType", "LimitChanged", "LimitChanged",
         ]  # fmt: skip
         await set_rule(store, "pool", "db", PoolRule(9), expected="*")
 
