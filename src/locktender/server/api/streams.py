@@ -65,8 +65,8 @@ class Followers:
                 hint="Try again later, or on another server.",
             )
         if not last_event_id:
-            # Others that follow now stand at the tip; without them it is old.
-            if self._tip is None or not self._reads:
+            # Where others wait for what comes next, it can be shared; any other place may be old.
+            if self._tip is None or self._tip not in self._reads:
                 self._tip = await self._reader.now()
             return self._tip
         place = last_event_id
