@@ -12,6 +12,8 @@ A waiting run that is to be ended (cancelled, past its deadline) executes withou
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from locktender.base.changes import MailTaken, RunStart, RunWait, TaskRow
@@ -54,6 +56,17 @@ def deliver(lifecycle: Lifecycle, mail: Mail, now: int) -> bool:
     if not fault:
         _complete(lifecycle, entry, mail.payload, now)
     return not fault
+
+
+def deliver_all(lifecycle: Lifecycle, mails: Iterable[Mail], now: int) -> None:
+    """To each wait the first event that it can take; each event once to a run."""
+    taken: set[tuple[int, int]] = set()
+    for mail in mails:
+        lifecycle.at_run = mail.run
+        fits = (mail.run, mail.n) not in taken and deliver(lifecycle, mail, now)
+        taken.add((mail.run, mail.n))
+        if not fits and mail.run in lifecycle.ledger.runs:
+            lifecycle.mail.wanted.add(mail.run)  # it takes the next one
 
 
 def _complete(lifecycle: Lifecycle, entry: TaskEntry, output: bytes, now: int) -> None:
@@ -122,6 +135,7 @@ class WaitsOfRuns:
         """A woken run has passed its gates: it goes on from its rows."""
         for _ in restore_run(self._lifecycle, row, graph, rows, now, charged=True):
             pass
+        deliver_all(self._lifecycle, self._lifecycle.mail.ready.pop(row.seq, ()), now)
 
     def take_up(self, row: RunRow, rows: list[TaskRow], graph: Graph, now: int) -> None:
         """It goes on from its rows, without a place."""

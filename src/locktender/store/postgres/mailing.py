@@ -54,14 +54,15 @@ async def _send(tx: PostgresSession, event: SendEvent) -> EventSent:
     async with tx.transaction():
         # Two that send to one run come one after the other: numbers are in the order of commits.
         await tx.row("mail_turn", event.run or f"topic {event.name}")
-        [now] = await tx.row("now")
         if event.run is None:
-            run = NOBODY
+            run, [now] = NOBODY, await tx.row("now")
             await tx.run("mail_forget", event.name, now - TOPIC_KEPT_US)
             [repeated] = await tx.row("mail_sent", event.name, event.id)
             answer = EventSent("repeated" if repeated else "sent")
         else:
-            target = await tx.one("mail_target", event.run, event.name, event.id)
+            named = event.run, event.name, event.id
+            [[now]], targets = await tx.several(("now", ()), ("mail_target", named))
+            target = targets[0] if targets else None
             run, answer = 0 if target is None else target[0], judge_send(target)
         if answer.outcome == "sent":
             values = run, event.name, event.id, event.match, now, event.payload
