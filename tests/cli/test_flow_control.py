@@ -35,6 +35,21 @@ def test_runs_and_flows_are_paused_and_resumed(engine: Client, url: Path, tmp_pa
     assert "it has ended succeeded" in refused.err
 
 
+def test_a_limit_of_a_tag_counts_while_waiting(engine: Client, url: Path, tmp_path: Path):
+    def command(*words: str) -> tuple[int, str]:
+        done = locktender("--url", str(url), "limits", "set", *words, cwd=tmp_path)
+        return done.code, done.out + done.err
+
+    code, said = command("tag", "account=*", "1", "--counts-while-waiting")
+    assert (code, said.strip()) == (0, "account=*: 1 at once, counts while waiting (each value)")
+    code, said = command("tag", "account=*", "--no-counts-while-waiting")
+    assert (code, said.strip()) == (0, "account=*: 1 at once (each value)")
+    code, said = command("max_active", "9", "--counts-while-waiting")
+    assert code == 2
+    assert "max_active does not take it" in said
+    assert engine.limits.list()
+
+
 def test_a_run_is_retried_from_a_step_on(engine: Client, url: Path, tmp_path: Path):
     run = engine.submit(flows.diamond, str(tmp_path), 2)
     assert run.result("60s") == 4

@@ -147,6 +147,9 @@ def test_a_schedule_whose_flow_is_gone_is_paused_and_not_lost(
     assert info.last[0].reason == "no worker has announced flow sched plain"
     assert info.paused
     assert info.why.startswith("paused by the engine: 5 ticks in a row were missed")
+    [stopped, *_] = engine.schedules.history("s")
+    assert (stopped.who, stopped.what) == ("leader", "stopped")
+    assert "no worker has announced flow sched plain" in stopped.reason
     engine.schedules.set("other", plain, every="1h")  # announces it again
     engine.schedules.resume("s")
     assert outcomes(ticking("s", 6, "3602s"))[-1] == "ran"
@@ -165,6 +168,33 @@ def test_a_schedule_that_cannot_be_read_stops_no_other(
     assert outcomes(ticking("well", 1, "3602s")) == ["ran"]
     for name in ("args", "spec", "state"):
         assert f"schedule {name} cannot be decided on" in caplog.text
+    # They are shown, and nothing but a new setting or a deletion changes them.
+    shown = {each.name: each.why for each in engine.schedules.list()}
+    assert shown["spec"].startswith("it cannot be read: ")
+    assert engine.schedules.get("state").paused
+    for change in (engine.schedules.pause, engine.schedules.resume, engine.schedules.reset):
+        with pytest.raises(InvalidInput, match="cannot be read") as refused:
+            change("spec")
+        assert refused.value.field == "schedule"
+    engine.schedules.set("spec", plain, every="1h")
+    engine.schedules.delete("state")
+    assert "state" not in [each.name for each in engine.schedules.list()]
+    assert outcomes(ticking("spec", 1, "3602s")) == ["ran"]
+
+
+def test_a_hundred_unreadable_schedules_keep_none_from_its_ticks(
+    ticking: Callable[..., ScheduleInfo], engine: Client
+):
+    engine.schedules.set("zz well", plain, every="1h")
+    with closing(sqlite3.connect(str(engine.settings.url), isolation_level=None)) as db:
+        spoilt = [(f"spoilt {n}", (n % 2 and 1) or "?") for n in range(250)]
+        db.executemany(
+            "INSERT INTO schedule (name, version, next_at, live, state)"
+            " VALUES (?, 1, ?, X'7b', X'7b7d')",
+            spoilt,
+        )
+    assert outcomes(ticking("zz well", 1, "3602s")) == ["ran"]
+    assert len(engine.schedules.list()) >= 251  # none is lost
 
 
 def test_code_declares_a_schedule_and_an_operator_overrides_it(engine: Client):

@@ -166,7 +166,7 @@ def test_f2_the_dispatch_deadline_and_a_cancel_end_runs_without_a_place():
     settle(sim)
     states = {run.seq: run.state for run in sim.model.runs.values()}
     assert states == {late.seq: "failed", cancelled.seq: "cancelled"}
-    assert sim.model.unplaced == set()
+    assert not sim.model.unplaced
     assert used(sim) == 0
 
 

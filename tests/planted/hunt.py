@@ -15,8 +15,9 @@ from dataclasses import replace
 import msgspec
 from tests.support.worlds import graph, items, needs, numbers, step, world
 
+from locktender.base.changes import CacheClear
 from locktender.base.clock import MILLISECOND, SECOND
-from locktender.base.graph import TRACE, AwaitedEvent, Const, Output, RetryPolicy
+from locktender.base.graph import TRACE, AwaitedEvent, CacheRule, Const, Output, RetryPolicy
 from locktender.base.schedules import ScheduledRun, ScheduleSpec, ScheduleState
 from locktender.base.states import TERMINAL_RUNS
 from locktender.base.unfolding import tracing_graph
@@ -171,23 +172,51 @@ def asleep(seed: int) -> SimWorld:
 
 
 def approving(seed: int) -> SimWorld:
-    """Runs that wait for two events, one after the other; some come before, some never; leaders change."""
+    """Runs that wait for two events, one after the other; some come before, some never; leaders change.
+
+    In half of the worlds runs of a team keep their place at its limit while they wait.
+    """
     draw = random.Random(seed)
+    mutex = {"key": "team", "limit": 1, "counts_while_waiting": True}
     made = world(
         seed=seed,
         took=lambda rng, _node: rng.randint(5, 60) * MILLISECOND,
-        rules={("runs", ""): {"limit": 2}},
+        rules={("runs", ""): {"limit": 2}, ("tag", "team"): mutex},
     )
+    tags = {"team": "a"} if seed // 10 % 2 else {}
     args = (Const(0), Const(1), Const(2))
     go = AwaitedEvent("go", default=seed % 20 < 10)
     first = step("first", step="locktender:event", wait="event", event=go, args=args)
     second = step("second", step="locktender:event", wait="event", event=go, args=args, after=(0,))
     flow = graph(first, second, step("last", args=(Output(0), Output(1))), flow="approving")
     for n in range(1, 6):
-        made.plan(n, lambda: made.submit(flow, consts=b'[1,{"us":2000000},null]'))
+        consts = b'[1,{"us":2000000},null]'
+        made.plan(n, lambda consts=consts: made.submit(flow, consts=consts, tags=tags))
         for _ in range(draw.choice([0, 1, 2, 3])):
             made.plan(SECOND // 10 + draw.randrange(SECOND), lambda n=n: made.send(n, "go", n))
     made.plan(draw.randrange(3 * SECOND), made.lead)
+    return made
+
+
+def caching(seed: int) -> SimWorld:
+    """The same calls again and again, some fail first; results expire and are cleared; leaders change."""
+    draw = random.Random(seed)
+    made = world(
+        seed=seed,
+        took=lambda rng, _node: rng.randint(20, 200) * MILLISECOND,
+        rules={("runs", ""): {"limit": 4}, ("pool", "db"): {"limit": 2}},
+    )
+    made.behaviour = replace(made.behaviour, failure=0.3)
+    kept = CacheRule(draw.choice([300, 5_000]) * MILLISECOND)
+    retry = RetryPolicy(retries=5, delay_us=100 * MILLISECOND, jitter=False)
+    flow = graph(items("call", pools=needs(db=1), cache=kept, retry=retry), flow="caching")
+    for _ in range(12):
+        made.plan(draw.randrange(2 * SECOND), lambda: made.submit(flow, consts=numbers(3)))
+    for _ in range(3):
+        made.plan(
+            draw.randrange(2 * SECOND), lambda: made.model.clears.append(CacheClear(None, None))
+        )
+        made.plan(draw.randrange(2 * SECOND), made.lead)
     return made
 
 
@@ -207,7 +236,7 @@ WORLDS = {0: crowded, 2: named, 3: sliced, 5: stranded, 7: ticking, 4: asleep, 6
 
 def first_broken(seeds: int, wanted: set[str]) -> dict[str, object]:
     for seed in range(seeds):
-        make = WORLDS.get(seed % 10, eventful)
+        make = caching if seed % 20 == 8 else WORLDS.get(seed % 10, eventful)
         rules = broken_rules(make(seed))
         if rules and (not wanted or rules & wanted):
             return {"seed": seed, "world": make.__name__, "rules": sorted(rules)}

@@ -60,3 +60,30 @@ def test_g1_g5_a_sleep_over_killed_leaders_and_workers(cluster: Cluster, overlap
     assert long.wait(60)
     assert long.status() is RunState.CANCELLED
     assert [span.label for span in overlap.spans("cleaned")] == ["50"]
+
+
+def test_g5_a_mutex_is_kept_over_killed_leaders(cluster: Cluster, overlap: Overlap):
+    server = cluster.server(**KEPT).ready()
+    worker = cluster.worker(STEPS_FILE, **KEPT).ready()
+    client = cluster.client()
+    client.limits.set_tag("account", limit=1, per_value=True, counts_while_waiting=True)
+    first = client.submit(steps.booking, 1, tags={"account": "x"})
+    eventually(lambda: first.status() is RunState.WAITING, 60)
+    second = client.submit(steps.booking, 2, tags={"account": "x"}, priority=5)
+    other = client.submit(steps.note, 3, tags={"account": "y"})
+    assert other.result(TIMEOUT) == 3
+    for node in (worker, server):
+        node.kill()
+        lapse(cluster.url, node)
+    cluster.server(**KEPT).ready()
+    cluster.worker(STEPS_FILE, **KEPT).ready()
+    assert client.submit(steps.note, 4, tags={"account": "z"}).result(TIMEOUT) == 4
+    [reason] = second.why().reasons
+    assert (reason.gate, [each.run for each in reason.holders]) == ("tag:account=*x", [first.id])
+    first.send("go", "first")
+    assert first.result(TIMEOUT) == "first"
+    second.send("go", "second")
+    assert second.result(TIMEOUT) == "second"
+    assert [span.label for span in overlap.spans("answered")] == ["first", "second"]
+    noted = [span.label for span in overlap.spans("noted")]
+    assert noted.index("2") > noted.index("4")

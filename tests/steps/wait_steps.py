@@ -62,3 +62,9 @@ def approval(n: int) -> Any:
 @flow
 def told(n: int) -> Any:
     return answered(wait_event("news", match={"n": n}))
+
+
+@flow
+def booking(n: int) -> Any:
+    """Between two steps it waits for an answer."""
+    return answered(wait_event("go", after=noted(n)))

@@ -130,6 +130,33 @@ class MailTaken(NamedTuple):
     task: int
 
 
+class CachedResult(NamedTuple):
+    """The result of a step, kept for later tasks with the same key."""
+
+    key: str
+    step: str
+    flow: str
+    """Of the run that made it."""
+    scope: str
+    task: int
+    """Which made it; its run may be pruned."""
+    made_at: int
+    expires_at: int
+    size: int
+    """Bytes of the value, also where `output` refers to it."""
+    output: bytes
+
+
+class CacheClear(NamedTuple):
+    """Cached results that are forgotten: those of a step, of a flow, of both, or (two Nones) all."""
+
+    step: str | None
+    flow: str | None
+
+    def covers(self, result: CachedResult) -> bool:
+        return self.step in (None, result.step) and self.flow in (None, result.flow)
+
+
 class RunMark(NamedTuple):
     """A run that is being brought to an end: `verdict` is how it will end once nothing of it is in flight."""
 
@@ -205,6 +232,18 @@ class Silence(NamedTuple):
     """It gets no offer before."""
 
 
+class KeptPlace(NamedTuple):
+    """A run that has begun, has no place now, and keeps it at some limits of tags (`counts_while_waiting`)."""
+
+    run: int
+    id: str
+    tags: dict[str, str]
+    rules: tuple[str, ...]
+    """The names of those limits."""
+    since: int = 0
+    """When it started."""
+
+
 class RunEvents(NamedTuple):
     """Changes of one run (0: of none) in one commit, in order."""
 
@@ -247,6 +286,10 @@ class Commit:
     """Executing runs that give their place back."""
     placed: list[int] = field(default_factory=list[int])
     """Those that have one again, or need none any more."""
+    kept: list[tuple[int, tuple[str, ...]]] = field(
+        default_factory=list[tuple[int, tuple[str, ...]]]
+    )
+    """Runs that give their place back, execute no more or not now, and keep it at these limits of tags."""
     silences: list[Silence] | None = None
     """The whole set, where it changed."""
     runs_waiting: list[RunWait] = field(default_factory=list[RunWait])
@@ -259,6 +302,10 @@ class Commit:
     waits_over: list[int] = field(default_factory=list[int])
     """Tasks that wait for no event any more."""
     mail_taken: list[MailTaken] = field(default_factory=list[MailTaken])
+    cache_cleared: list[CacheClear] = field(default_factory=list[CacheClear])
+    """Before anything is stored."""
+    cache_stored: list[CachedResult] = field(default_factory=list[CachedResult])
+    """One for each key, in the place of what is stored under it."""
     requests_done: list[int] = field(default_factory=list[int])
     reprioritised: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """(queued run, new priority)"""
@@ -306,4 +353,5 @@ class Commit:
             or self.silences is not None
             or self.unplaced
             or self.placed
+            or self.kept
         )

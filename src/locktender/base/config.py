@@ -196,6 +196,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_starts_per_cycle: int = 1_000
     placement: Placement = "spread"
     strict_pools: bool = False
+    topic_retention_us: int = microseconds("7d")
+    """How long events of a topic are kept for runs that begin to wait later."""
     queue_timeout_us: int | None = None
     dispatch_deadline_us: int = microseconds("4h")
 
@@ -205,6 +207,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """A value above it is refused."""
     retention_us: int | None = None
     """The leader prunes runs that ended so long ago. None: it prunes nothing."""
+    continuous_audit: bool = True
+    """The leader checks the history beside its work, with a twentieth of one core at most."""
 
     sources: dict[str, str] = {}
     """Key → where its value came from, for every key that is not at its default."""
@@ -241,6 +245,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             max_starts_per_cycle=self.max_starts_per_cycle,
             placement=self.placement,
             strict_pools=self.strict_pools,
+            topic_retention_us=self.topic_retention_us,
         )
 
     def permits(self) -> dict[str, int]:

@@ -23,6 +23,7 @@ Subject = Literal[
     "leader",
     "wait",
     "mail",
+    "cache",
     "clock",
     "audit",
     "request",
@@ -33,6 +34,7 @@ Subject = Literal[
 `pause` is a run that starts nothing: paused, resumed, or lifted because the run is to end.
 `trace` is a run submitted by name whose flow a worker has traced.
 `mail` is an event that was sent to a run, or to a topic (of no run), and what became of it.
+`cache` is a result that is kept for tasks with the same key, or results that are forgotten (of no run).
 `audit` is about the history itself: it was checked, or a part of it was pruned."""
 
 NOBODY = 0
@@ -65,8 +67,10 @@ class Change(NamedTuple):
               scheduled: worker, pools {name: slots}, executor
               failed, timed_out: error {type, message}, retryable
               cancelled, handed_back, abandoned: reason
+              completed from the cache: cached {key, task (that made it), made_at, expires_at}
               skipped: reason, passed? (its item is an error, which is its result, too)
     wait      gate, used, limit, need, behind (how many tasks wait behind this one in its lane)
+    cache     stored (task: that made it): key, step, flow, expires_at; cleared: step?, flow?
     mail      sent: n (its number), name, id?; delivered (task: to which): n, name; refused: n, name, reason
     limit     kind, name, rule (None: unset) — by the leader, when it comes into force
     worker    permits {executor: n}, labels, lost: reason

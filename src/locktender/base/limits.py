@@ -7,11 +7,12 @@ operator's *live* setting; the store keeps both apart and `Limits` is the result
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal, cast
 
 import msgspec
 
+from locktender.base.clock import SECOND
 from locktender.base.durations import microseconds
 from locktender.base.errors import InvalidInput
 from locktender.base.names import UNLIMITED, count, limit, name, tag_key, tag_value
@@ -50,6 +51,8 @@ class TagRule(msgspec.Struct, frozen=True, omit_defaults=True):
     limit: int = UNLIMITED
     max_active: int = UNLIMITED
     paused: bool = False
+    counts_while_waiting: bool = False
+    """A run that has started keeps its place here while it waits, until it ends: a mutex."""
 
     @property
     def name(self) -> str:
@@ -64,6 +67,10 @@ class TagRule(msgspec.Struct, frozen=True, omit_defaults=True):
             return None
         # "key" and "key=*" differ from "key=value": a total and a per-value limit may stand together.
         return f"{self.key}=*{value}" if self.per_value else self.name
+
+    def keeps(self, rules: Collection[str]) -> bool:
+        """Whether a run that keeps its place at `rules` keeps it here. A rule that was changed may not say so."""
+        return self.counts_while_waiting and self.name in rules
 
 
 class Fair(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -101,6 +108,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     max_starts_per_cycle: int = 1_000
     placement: Placement = "spread"
     strict_pools: bool = False
+    topic_retention_us: int = 7 * 86_400 * SECOND
     paused_flows: dict[str, PauseRule] = {}
     paused_runs: dict[int, PauseRule] = {}
     """By the run's number."""
@@ -201,9 +209,16 @@ def tag_rule(
     limit_: object = UNLIMITED,
     per_value: bool = False,
     max_active: object = UNLIMITED,
+    counts_while_waiting: object = False,
     field: str = "tag",
 ) -> TagRule:
     """A checked tag rule. One value and *each* value contradict each other. `field`: what errors call it."""
+    if not isinstance(counts_while_waiting, bool):
+        raise InvalidInput(
+            "counts_while_waiting must be True or False.",
+            field=f"{field}.counts_while_waiting",
+            got=counts_while_waiting,
+        )
     if value is not None and per_value:
         raise InvalidInput(
             f"a rule for {key}={value} cannot also be per_value.",
@@ -221,6 +236,7 @@ def tag_rule(
             zero_hint="To hold runs with a tag back, use: limits pause TAG.",
         ),
         max_active=limit(max_active, f"{field}.max_active", zero_hint="Use -1 for unlimited."),
+        counts_while_waiting=counts_while_waiting,
     )
 
 

@@ -250,7 +250,8 @@ def _tags(value: object) -> dict[str, TagRule]:
     found: dict[str, TagRule] = {}
     for written, item in _entries(value, "tags"):
         field = f"tags.{written}"
-        options = _options(item, field, ("limit", "per_value", "max_active"))
+        known = ("limit", "per_value", "max_active", "counts_while_waiting")
+        options = _options(item, field, known)
         key, equals, tagged = written.partition("=")
         each = _flag(f"{field}.per_value")(options.get("per_value", tagged == "*"))
         if tagged == "*" and not each:
@@ -261,6 +262,9 @@ def _tags(value: object) -> dict[str, TagRule]:
             per_value=each,
             limit_=options.get("limit", names.UNLIMITED),
             max_active=options.get("max_active", names.UNLIMITED),
+            counts_while_waiting=_flag(f"{field}.counts_while_waiting")(
+                options.get("counts_while_waiting", False)
+            ),
             field=field,
         )
         if rule.name in found:
@@ -319,6 +323,7 @@ def _keys() -> dict[str, Key]:
         Key("memory_high", "memory_high", _fraction("memory_high"), float),
         Key("max_tasks", "max_tasks", _or_none(_count("max_tasks", 1)), int),
         Key("exit_when_stuck", "exit_when_stuck", _flag("exit_when_stuck")),
+        Key("continuous_audit", "continuous_audit", _flag("continuous_audit")),
         Key("worker_labels", "worker_labels", _worker_labels, table=True),
         Key("provision", "provision", _text("provision")),
         Key("max_workers", "max_workers", _max_workers, int),
@@ -349,6 +354,7 @@ def _keys() -> dict[str, Key]:
         Key("stall_grace", "stall_grace_us", _duration("stall_grace", 0)),
         Key("loop_lag", "loop_lag_us", _duration("loop_lag")),
         Key("age_boost", "age_boost_us", _age_boost, limit=True),
+        Key("topic_retention", "topic_retention_us", _duration("topic_retention"), limit=True),
         Key("queue_timeout", "queue_timeout_us", _or_none(_duration("queue_timeout")), limit=True),
         Key(
             "dispatch_deadline", "dispatch_deadline_us", _duration("dispatch_deadline"), limit=True

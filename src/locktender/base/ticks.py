@@ -8,6 +8,7 @@ so many minutes of elapsed time: nothing is skipped and nothing is due twice.
 from __future__ import annotations
 
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -59,12 +60,12 @@ def zone(name: str) -> ZoneInfo:
         ) from error
 
 
-class Timing:
+class Timing(ABC):
     """The ticks of a schedule: each is a UTC instant in microseconds."""
 
+    @abstractmethod
     def ticks(self, after: int) -> Iterator[int]:
         """The ticks later than `after`, in order, for ever or until there are none."""
-        raise NotImplementedError
 
     def next_after(self, after: int) -> int | None:
         """The first of them; None: there is none."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich.markup import escape
 
-from locktender.cli.context import Context, command, group
+from locktender.cli.context import Context, Expected, command, group
 
 if TYPE_CHECKING:
     from locktender.client.client import Client
@@ -70,16 +70,28 @@ def set_(
         str | None,
         typer.Option("--max-active", metavar="N", help="For tag: queued and running runs."),
     ] = None,
+    counts_while_waiting: Annotated[
+        bool | None,
+        typer.Option(
+            "--counts-while-waiting/--no-counts-while-waiting",
+            help="For tag: a run keeps its place while it sleeps or waits for an event.",
+        ),
+    ] = None,
     weight: Annotated[
         list[str] | None,
         typer.Option("--weight", metavar="VALUE=N", help="For fair: share of turns. Repeatable."),
     ] = None,
+    expected: Expected = None,
 ) -> None:
     """Set a limit. In force at once; survives restarts.
 
     locktender limits set max_concurrent_runs 4
 
+    locktender limits set max_concurrent_runs 6 --if 4
+
     locktender limits set tag 'tenant=*' 1
+
+    locktender limits set tag 'account=*' 1 --counts-while-waiting
 
     locktender limits set fair tenant --weight acme=3
     """
@@ -91,7 +103,19 @@ def set_(
         raise InvalidInput(
             f"say what to set {name} to.", field="value", hint=f"e.g. {_example(name)}"
         )
-    _refuse_unfit(name, value, limit, max_active, weight)
+    _refuse_unfit(name, value, limit, max_active, weight, counts_while_waiting)
+    seen = arguments.whole(expected, "if")
+    if (
+        seen is not None
+        and name not in {"max_concurrent_runs", "max_active", "tag"}
+        and "=" not in name
+    ):
+        raise InvalidInput(
+            f"--if compares a number of runs; {name} does not take it.",
+            field="if",
+            got=expected,
+            hint="It goes with max_concurrent_runs, max_active and tag.",
+        )
     if name == "fair":
         shown = f"fair {value}"
     elif name == "tag":
@@ -102,16 +126,23 @@ def set_(
         if name == "fair":
             client.limits.set_fair(value, arguments.weights(weight or ()))
         elif name == "tag":
-            _set_tag(client, value, limit, max_active)
+            _set_tag(client, value, limit, max_active, counts_while_waiting, seen)
         elif "=" in name:
-            _set_tag(client, name, value, max_active)
+            _set_tag(client, name, value, max_active, counts_while_waiting, seen)
         else:
             _check_known(name)
-            client.limits.set(name, cast("Any", number(value)))
+            client.limits.set(name, cast("Any", number(value)), expected=seen)
         _tell(shell, client, shown)
 
 
-def _set_tag(client: Client, rule: str, limit: str | None, max_active: str | None) -> None:
+def _set_tag(
+    client: Client,
+    rule: str,
+    limit: str | None,
+    max_active: str | None,
+    counts_while_waiting: bool | None,
+    seen: int | None = None,
+) -> None:
     from locktender.cli.arguments import number
 
     key, equals, value = rule.partition("=")
@@ -121,11 +152,20 @@ def _set_tag(client: Client, rule: str, limit: str | None, max_active: str | Non
         given["limit"] = number(limit)
     if max_active is not None:
         given["max_active"] = number(max_active)
-    client.limits.set_tag(key, value if equals and not each else None, per_value=each, **given)
+    if counts_while_waiting is not None:
+        given["counts_while_waiting"] = counts_while_waiting
+    client.limits.set_tag(
+        key, value if equals and not each else None, per_value=each, expected=seen, **given
+    )
 
 
 def _refuse_unfit(
-    name: str, value: str, limit: str | None, max_active: str | None, weight: list[str] | None
+    name: str,
+    value: str,
+    limit: str | None,
+    max_active: str | None,
+    weight: list[str] | None,
+    counts_while_waiting: bool | None,
 ) -> None:
     """What `name` does not take is refused: dropped in silence, it would seem to be in force."""
     from locktender.base.errors import InvalidInput
@@ -145,6 +185,13 @@ def _refuse_unfit(
             got=max_active,
             hint="For all runs: locktender limits set max_active N;"
             " for a tag: locktender limits set tag tenant=acme --max-active N",
+        )
+    if counts_while_waiting is not None and not is_tag:
+        raise InvalidInput(
+            f"--counts-while-waiting is for runs with a tag; {name} does not take it.",
+            field="counts_while_waiting",
+            got=counts_while_waiting,
+            hint="locktender limits set tag 'account=*' 1 --counts-while-waiting",
         )
     if weight and name != "fair":
         raise InvalidInput(

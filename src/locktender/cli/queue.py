@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from locktender.cli.bulk import DryRun, FlowName, Some, Tag, Yes, choose, proceeds
 from locktender.cli.context import Context, command, group
-from locktender.cli.runs import FlowName, Limit, RunName, Some, Tag, typed
+from locktender.cli.runs import Limit, RunName
 
 if TYPE_CHECKING:
     from locktender.client.client import Client
     from locktender.observe.why import Why
 
+QUEUED = ("queued",)
 MOST_EXPLAINED = 50
 """Each answer rebuilds the ledger from rows: enough for a screen."""
 
@@ -91,14 +93,18 @@ def cancel(
     reason: Annotated[
         str, typer.Option("--reason", metavar="TEXT", help="Kept in the history.")
     ] = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> None:
-    """Cancel queued runs; one that has started by then is left alone."""
-    from locktender.cli.arguments import tags
+    """Cancel queued runs; one that has started by then is left alone.
 
+    locktender queue cancel --tag tenant=acme --dry-run
+    """
     with shell.connect() as client:
-        asked = client.queue.cancel(
-            typed(client, run), tags=tags(tag or ()), flow=flow, reason=reason
-        )
+        chosen = choose(client, "cancel", run, None, tag, flow)
+        if not proceeds(shell, client, chosen, "cancel", QUEUED, dry_run=dry_run, yes=yes):
+            return
+        asked = client.queue.cancel(chosen.runs, tags=chosen.tags, flow=flow, reason=reason)
     shell.done(f"cancel {asked}", asked)
     if asked.started and not shell.json:
         shell.note(f"To end what has started: locktender runs cancel {' '.join(asked.started[:3])}")
@@ -106,12 +112,26 @@ def cancel(
 
 def reprioritise(
     shell: Context,
-    run: RunName,
-    priority: Annotated[str, typer.Argument(metavar="N", help="Higher goes first.")],
+    priority: Annotated[str, typer.Argument(metavar="[RUN]... N", help="Higher goes first.")],
+    rest: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    tag: Tag = None,
+    flow: FlowName = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> None:
-    """Give a queued run another priority."""
+    """Give queued runs another priority: by id, or all that match a filter.
+
+    locktender queue reprioritise 06gy8rm99095 10
+
+    locktender queue reprioritise 10 --flow import --tag tenant=acme
+    """
     from locktender.cli.arguments import whole
 
+    *run, number = priority, *(rest or ())
+    wanted = whole(number, "priority") or 0
     with shell.connect() as client:
-        asked = client.queue.reprioritise(client.runs.find(run), whole(priority, "priority") or 0)
-    shell.done(f"priority {priority} {asked}", asked)
+        chosen = choose(client, "reprioritise", run, None, tag, flow)
+        if not proceeds(shell, client, chosen, "reprioritise", QUEUED, dry_run=dry_run, yes=yes):
+            return
+        asked = client.queue.reprioritise(chosen.runs, wanted, tags=chosen.tags, flow=flow)
+    shell.done(f"priority {wanted} {asked}", asked)

@@ -21,7 +21,7 @@ from rich.text import Text
 from locktender.base.changes import TaskRow
 from locktender.base.config import Settings
 from locktender.base.durations import spoken
-from locktender.base.graph import Graph, Output
+from locktender.base.graph import Graph, Output, is_cached
 from locktender.base.model import RunRow
 from locktender.base.states import ENDS, TERMINAL_RUNS, RunState, TaskState
 from locktender.cli.tables import SHORTEST, state
@@ -30,6 +30,7 @@ from locktender.client.run_details import nodes_of
 from locktender.kernel.node_state import PASSED
 from locktender.observe.why import Why, explain_run
 
+CACHED = "cached"
 _PASSED = f'"{PASSED}"'.encode()
 
 
@@ -50,6 +51,8 @@ class StepView:
     """What the waiting ones wait for."""
     not_stopped: str = ""
     """Of running ones that were asked to stop and have not."""
+    cached: int = 0
+    """Of those done: their result was cached, and no body ran."""
 
     @property
     def over(self) -> bool:
@@ -112,7 +115,7 @@ class Watcher(StoreReader):
 def view_of(row: RunRow, graph: Graph, rows: list[TaskRow], why: Why | None, now: int) -> RunView:
     by_node: dict[int, Counter[str]] = {}
     for task in rows:
-        by_node.setdefault(task.node, Counter())[_state_of(task)] += 1
+        by_node.setdefault(task.node, Counter())[_state_of(task, graph)] += 1
     totals: list[int | None] = []
     for index in range(len(graph.nodes)):
         totals.append(_total(graph, totals, index, sum(by_node.get(index, Counter()).values())))
@@ -128,7 +131,11 @@ def view_of(row: RunRow, graph: Graph, rows: list[TaskRow], why: Why | None, now
     return RunView(row.id, row.flow, row.state, end - row.queued_at, steps, notes, took)
 
 
-def _state_of(task: TaskRow) -> str:
+def _state_of(task: TaskRow, graph: Graph) -> str:
+    if 0 <= task.node < len(graph.nodes) and is_cached(
+        graph.nodes[task.node], task.state, task.attempt
+    ):
+        return CACHED
     passed = task.state == TaskState.SKIPPED and _PASSED in (task.error or b"")
     return PASSED if passed else task.state
 
@@ -146,13 +153,13 @@ def _total(graph: Graph, totals: list[int | None], index: int, known: int) -> in
 
 
 def _step(name: str, total: int | None, states: Counter[str], why: Why | None) -> StepView:
-    over = sum(states[state] for state in (*ENDS, PASSED))
+    over = sum(states[state] for state in (*ENDS, PASSED, CACHED))
     # What is only offered waits still: its worker may not accept it.
     running = states[TaskState.RUNNING]
     return StepView(
         name=name,
         total=total,
-        done=states[TaskState.COMPLETED],
+        done=states[TaskState.COMPLETED] + states[CACHED],
         failed=states[TaskState.FAILED] + states[TaskState.TIMED_OUT],
         cancelled=states[TaskState.CANCELLED],
         skipped=states[TaskState.SKIPPED],
@@ -161,6 +168,7 @@ def _step(name: str, total: int | None, states: Counter[str], why: Why | None) -
         waiting=sum(states.values()) - over - running,
         notes=_notes(name, why),
         not_stopped=_not_stopped(name, running, why),
+        cached=states[CACHED],
     )
 
 
@@ -262,6 +270,7 @@ def counts(step: StepView) -> str:
     """`3/6, 2 running, 1 waiting (pool db: 2 of 2 in use)`"""
     parts = [f"{step.done}/{'?' if step.total is None else step.total}"]
     for number, word in (
+        (step.cached, "cached"),
         (step.failed, "failed"),
         (step.cancelled, "cancelled"),
         (step.skipped, "skipped"),
@@ -326,6 +335,8 @@ def _add(grid: Table, step: StepView) -> None:
 
 def _moving(step: StepView) -> str:
     parts: list[str] = []
+    if step.cached:
+        parts.append(f"[green]{step.cached} cached[/]")
     if step.failed:
         parts.append(f"[red]{step.failed} failed[/]")
     if step.cancelled:

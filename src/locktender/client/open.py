@@ -46,6 +46,7 @@ def _settings(
     dispatch_deadline: Duration | None = None,
     grace: Duration | None = None,
     retention: Duration | None = None,
+    continuous_audit: bool | None = None,
     work_dir: Url | None = None,
     log_level: Literal["debug", "info", "warning", "error", "critical"] | None = None,
     max_value: int | str | None = None,
@@ -53,6 +54,7 @@ def _settings(
     strict_pools: bool | None = None,
     placement: Literal["spread", "pack"] | None = None,
     age_boost: Duration | None = None,
+    topic_retention: Duration | None = None,
     max_bypass: int | None = None,
     max_starts_per_cycle: int | None = None,
     claim_batch: int | None = None,
@@ -119,12 +121,14 @@ def embedded(
     dispatch_deadline    4h     how long a task may wait for a worker once every limit has room
     grace                30s    how long running tasks may go on when the client is closed
     retention            none   runs that ended longer ago are removed
+    continuous_audit     True   check the history beside the work, with a twentieth of one core at most
     work_dir, log_level         `.locktender/work` (or beside the file), "info"
     max_value            2MB    a larger argument or result is refused;
     blob_over            256kB  above this it is stored apart
     strict_pools         False  refuse steps that need a pool that was never set
     placement            spread "spread" over workers, or "pack" onto few
     age_boost            0      a run gains one priority per this much waiting; 0 is off
+    topic_retention      7d     how long an event of a topic is kept for runs that begin to wait later
     max_bypass           16     tasks that may pass a large one before slots are kept for it
     max_starts_per_cycle 1000   tasks the leader starts in one commit
     claim_batch          50     a batch of offers; two may be on their way to a worker

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import cast
 
 import msgspec
@@ -13,7 +14,7 @@ from locktender.base.changes import TaskRow
 from locktender.base.durations import spoken
 from locktender.base.errors import NotFound
 from locktender.base.events import Event, unpack
-from locktender.base.graph import Node, read_graph
+from locktender.base.graph import Node, is_cached, read_graph
 from locktender.base.model import (
     MAX_BYTES,
     MAX_LINES,
@@ -24,7 +25,7 @@ from locktender.base.model import (
     Stubborn,
     decode_log,
 )
-from locktender.base.states import TaskState
+from locktender.base.states import TERMINAL_RUNS, TaskState
 from locktender.client.core import Core
 from locktender.client.results import failure_of
 from locktender.client.views import (
@@ -155,6 +156,7 @@ def _task(
         if progress is None
         else ProgressInfo(progress.done, progress.total, progress.message),
         stubborn=None if stubborn is None else StubbornInfo.of(stubborn),
+        cached=is_cached(node, task.state, task.attempt),
     )
 
 
@@ -175,6 +177,7 @@ def _event(event: Event, nodes: tuple[Node, ...], where: dict[int, TaskRow]) -> 
 
 
 MAX_LIMIT = 100_000
+FOLLOW_SECONDS = 0.5
 
 
 async def logs(core: Core, run_id: str, task: int | None, limit: int) -> list[LogInfo]:
@@ -196,14 +199,43 @@ async def logs(core: Core, run_id: str, task: int | None, limit: int) -> list[Lo
     return sorted(lines[:most], key=lambda line: line.at)
 
 
-def _lines(row: LogRow, task: TaskRow, nodes: tuple[Node, ...]) -> list[LogInfo]:
+async def follow_logs(core: Core, run_id: str, task: int | None) -> AsyncIterator[LogInfo]:
+    """Lines as they are stored, until the run has ended: about a second after they were logged."""
+    seen: dict[tuple[int, int], int] = {}
+    nodes = read_graph(await core.store.graph((await core.row(run_id)).graph)).nodes
+    tasks: dict[int, TaskRow] = {}
+    while True:
+        # First: what an attempt logged is stored before its end is.
+        row = await core.row(run_id)
+        counts = await core.store.log_counts(row.seq, task)
+        lines: list[LogInfo] = []
+        for (each, token), count in counts.items():
+            known = seen.get((each, token), 0)
+            if count <= known:
+                continue
+            if each not in tasks:
+                tasks = {found.id: found for found in await core.store.tasks(row.seq)}
+            where = LogFilter(row.seq, each, (each, token - 1), 1)
+            for found in await core.store.logs(where) if each in tasks else ():
+                lines += _lines(found, tasks[each], nodes, known)
+                seen[each, token] = found.lines
+        for line in sorted(lines, key=lambda line: line.at):
+            yield line
+        if row.state in TERMINAL_RUNS and not lines:
+            return
+        if row.state not in TERMINAL_RUNS:
+            await asyncio.sleep(FOLLOW_SECONDS)
+
+
+def _lines(row: LogRow, task: TaskRow, nodes: tuple[Node, ...], known: int = 0) -> list[LogInfo]:
+    """`known`: so many lines of the attempt were read before."""
     log = decode_log(row.body)
     where = row.task, node_of(nodes, task).name, None if task.idx < 0 else task.idx, row.attempt
     lines = [
         LogInfo(instant(line.at), logging.getLevelName(line.level), line.logger, line.text, *where)
-        for line in log.lines
+        for line in log.lines[max(0, known - log.dropped) :]
     ]
-    if log.dropped:
+    if log.dropped > known:
         first = lines[0].at if lines else instant(0)
         lines.insert(0, LogInfo(first, "WARNING", "locktender", _dropped(log), *where))
     return lines

@@ -20,12 +20,13 @@ from locktender.base.schedule_options import make_spec
 from locktender.base.schedules import CatchUp, Overlap, ScheduleRow, TickOutcome, TickRow
 from locktender.base.ticks import moment
 from locktender.base.tracebacks import public
-from locktender.client.bridge import Bridge
+from locktender.client.bridge import Bridge, documented_as
 from locktender.client.by_name import announced_flow, prepare_named
 from locktender.client.core import Core
 from locktender.client.refusals import refusal
 from locktender.client.run import AsyncRun, Run
-from locktender.client.submit import Submission, definition_of, store_runs
+from locktender.client.submission import Submission
+from locktender.client.submit import definition_of, store_runs
 from locktender.flows.by_name import announcement
 from locktender.flows.flows import Flow
 from locktender.flows.registry import registry
@@ -80,6 +81,7 @@ class ScheduleChangeInfo:
     what: str
     before: dict[str, Any] | None
     after: dict[str, Any] | None
+    reason: str = ""
 
 
 @public
@@ -149,7 +151,7 @@ class AsyncSchedules:
         store = self._core.store
         self._core.guard.check()
         now = await store.now()
-        rows = [row for row in await store.schedules() if row.spec is not None]
+        rows = [row for row in await store.schedules() if row.spec is not None or row.unreadable]
         return [_info(row, await store.ticks(row.name, 1), now) for row in rows]
 
     async def pause(self, name: str) -> None:
@@ -171,7 +173,8 @@ class AsyncSchedules:
     async def run_now(self, name: str) -> AsyncRun[Any]:
         """Submits a run of its flow with its arguments, beside its ticks."""
         row = await self._row(name)
-        assert row.spec is not None  # noqa: S101
+        if row.spec is None:
+            raise NotFound(f"schedule {name!r}: {row.unreadable}.", field="schedule", got=name)
         args: dict[str, Any] = msgspec.json.decode(row.spec.args)
         call = Submission(kwargs=args, tags={"schedule": name})
         [prepared] = await prepare_named(self._core, row.spec.flow, [call])
@@ -190,12 +193,20 @@ class AsyncSchedules:
                 each.what,
                 None if each.before is None else msgspec.json.decode(each.before),
                 None if each.after is None else msgspec.json.decode(each.after),
+                each.reason,
             )
             for each in await self._core.store.schedule_history(name, limit)
         ]
 
     async def _change(self, name: str, what: Any) -> None:
-        await self._row(name)
+        row = await self._row(name)
+        if row.unreadable and what != "deleted":
+            raise InvalidInput(
+                f"schedule {name!r}: {row.unreadable}.",
+                field="schedule",
+                got=name,
+                hint=f"Set it again (locktender schedules set {name} …) or delete it.",
+            )
         await self._core.store.set_schedule(SetSchedule(name, what, self._core.who))
         self._core.changed()
 
@@ -216,7 +227,7 @@ class AsyncSchedules:
 def _info(row: ScheduleRow, ticks: list[TickRow], now: int) -> ScheduleInfo:
     spec = row.spec
     if spec is None:
-        raise NotFound(f"schedule {row.name!r}: {row.unreadable}.", field="schedule", got=row.name)
+        return _unreadable(row)
     after = max(row.state.last, now)
     coming = (
         [] if row.paused else list(islice(spec.timing(row.state.anchor).ticks(after), NEXT_TICKS))
@@ -239,6 +250,28 @@ def _info(row: ScheduleRow, ticks: list[TickRow], now: int) -> ScheduleInfo:
         last=[TickInfo(moment(each.tick, spec.tz), *each[1:4]) for each in ticks],
         active=[run.id for run in row.state.runs],
         why=_why(row, coming, ticks, spec.tz),
+    )
+
+
+def _unreadable(row: ScheduleRow) -> ScheduleInfo:
+    return ScheduleInfo(
+        name=row.name,
+        flow="",
+        args={},
+        cron=None,
+        every=None,
+        at=None,
+        tz="UTC",
+        jitter=0.0,
+        overlap="skip",
+        catch_up="none",
+        max_active=None,
+        paused=True,
+        source="live",
+        next=[],
+        last=[],
+        active=[],
+        why=f"{row.unreadable}; no tick of it becomes a run: set it again or delete it",
     )
 
 
@@ -270,6 +303,7 @@ class SyncSchedules:
         self._bridge = bridge
         self._schedules = schedules
 
+    @documented_as(AsyncSchedules.set)
     def set(
         self,
         name: str,
@@ -286,18 +320,6 @@ class SyncSchedules:
         max_active: int | None = None,
         paused: bool = False,
     ) -> ScheduleInfo:
-        """Sets a schedule: runs of `flow` with `args`, one per tick. Setting it again replaces it.
-
-        flow        a flow, or the name of one that a worker has announced
-        cron        five fields, in `tz`; or every="15m"; or at=... once
-        jitter      each run comes up to this much later than its tick; default none
-        overlap     while a run of it is active: "skip" (default) the tick, "queue" one, "replace" the run,
-                    "allow" both
-        catch_up    ticks that nobody led at: "none" (default) runs, the "last", or "all"
-        max_active  active runs of it before `overlap` decides; default 1, with "allow" no bound
-
-            schedules.set("nightly", build, {"names": ["a"]}, cron="0 3 * * 1-5", tz="Europe/Berlin")
-        """
         return self._bridge.call(
             self._schedules.set(
                 name, flow, args, cron=cron, every=every, at=at, tz=tz, jitter=jitter,

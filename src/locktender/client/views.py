@@ -152,6 +152,8 @@ class TaskInfo:
     """How far the running attempt is, as its body reported; as old as its worker's last beat."""
     stubborn: StubbornInfo | None = None
     """That the running attempt was asked to stop a while ago, and has not."""
+    cached: bool = False
+    """Its result is that of an earlier call with the same arguments: no body ran."""
 
 
 @dataclass(frozen=True, slots=True)

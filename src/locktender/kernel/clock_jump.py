@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from locktender.base.changes import Bucket, Linger, TaskRow
+from locktender.base.changes import Bucket, KeptPlace, Linger, TaskRow
 from locktender.base.clock import SECOND
 from locktender.base.events import NOBODY, Change
 from locktender.base.graph import Graph
@@ -122,6 +122,7 @@ def restore(
     local: str | None = None,
     lingers: Iterable[Linger] = (),
     unplaced: Iterable[int] = (),
+    kept: Iterable[KeptPlace] = (),
 ) -> Iterator[None]:
     """Rebuild the ledger from rows, as if the clock had not been set back since they were written.
 
@@ -144,6 +145,7 @@ def restore(
         tasks_in_time.append(moved_task)
         behind = max(behind, late)
     _restore_gates(scheduler, workers, buckets, now, local, lingers)
+    scheduler.ledger.keep_places(kept)
     yield from restore_runs(
         scheduler.lifecycle, scheduler.graphs, runs_in_time, tasks_in_time, now, unplaced
     )

@@ -132,6 +132,10 @@ class CommitBuilder:
                 commit.tasks_new.append(row)
         commit.tasks_again += self._again.values()
         commit.tasks_saved += [self._save(entry, now) for entry in self._dirty.values()]
+        if commit.kept:
+            commit.kept = list(dict(commit.kept).items())
+            kept = {run for run, _ in commit.kept}
+            commit.placed = [run for run in commit.placed if run not in kept]
         if commit.placed and commit.unplaced:
             commit.placed = [run for run in commit.placed if run not in commit.unplaced]
         if commit.unplaced and self.ended_runs:

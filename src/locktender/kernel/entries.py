@@ -37,6 +37,7 @@ class RunEntry:
         "gates",
         "graph",
         "in_flight",
+        "keeps",
         "lanes",
         "parallel",
         "paused",
@@ -56,6 +57,8 @@ class RunEntry:
         self.gates: tuple[Gate, ...] = ()
         self.placed: bool = True
         """It is charged at `gates`; else no worker that lives can go on with it (`kernel/places.py`)."""
+        self.keeps: tuple[str, ...] = ()
+        """Not placed: the limits of tags at which it keeps its place (`counts_while_waiting`)."""
         self.paused: bool = False
         """Nothing of it starts (`kernel/pauses.py`)."""
         self.in_flight: int = 0
@@ -107,6 +110,7 @@ class TaskEntry:
     __slots__ = (
         "abandons",
         "attempt",
+        "cache_key",
         "cancelling",
         "eligible_at",
         "id",
@@ -128,6 +132,7 @@ class TaskEntry:
         "stored",
         "token",
         "tries",
+        "unread",
         "worker",
     )
 
@@ -159,6 +164,10 @@ class TaskEntry:
         self.cancelling: bool = False
         self.stored: bool = False
         """Its row exists in the store (else it is inserted with this cycle's commit)."""
+        self.cache_key: str | None = None
+        """Under which its result is kept."""
+        self.unread: bool = False
+        """Its key is to be looked up before it stands at its gates."""
 
     def queue_timeout(self, defaults: Defaults) -> int | None:
         # Asked for every task: without a loop.
@@ -182,10 +191,11 @@ class TaskEntry:
 
     def is_due(self, now: int) -> bool:
         """It is to stand at its gates, and does not. A wait stands at none, even if its time has come."""
-        waits = self.state != TaskState.REQUESTED or self.spec.wait is not None
+        waits = self.state != TaskState.REQUESTED or self.spec.wait is not None or self.unread
         return not waits and self.not_before <= now and not self.in_line
 
     @property
     def aside(self) -> bool:
         """It was asked for and has never been at its gates: an earlier item of its sequential map goes first."""
-        return self.lane is None and self.state == TaskState.REQUESTED and self.not_before == 0
+        waits = self.state == TaskState.REQUESTED and not self.unread
+        return self.lane is None and waits and self.not_before == 0

@@ -54,6 +54,8 @@ class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
     stop_reason: str = ""
     """Why it was asked to stop, where it was and still runs: `timeout`, `cancel` …"""
     stop_asked_at: int = 0
+    waiting: bool = False
+    """A run that sleeps or waits for an event, and keeps its place (`counts_while_waiting`)."""
     stalled: bool = False
     """The lease of its worker has passed, and the process lives: the slots stay taken."""
 

@@ -52,10 +52,10 @@ def explain_queued(
         text = f"key {row.key!r}: run {other}, which goes before it, has not ended"
         holders = (Holder(known),) if known else ()
         reasons.append(Reason("key", text, 1, 1, holders=holders))
-    lane: Lane[QueuedRun] = head.lane or Lane(None, ledger.run_gates(row))
+    lane: Lane[QueuedRun] = head.lane or Lane(None, ledger.run_gates(row, ledger.keeps_of(head)))
     if ledger.is_paused(row):
         reasons += [Reason("pause", text) for text in pause_texts(ledger.limits, row, now)]
-        lane = Lane(None, ledger.run_gates(row))
+        lane = Lane(None, ledger.run_gates(row, ledger.keeps_of(head)))
     for block in ledger.run_queue.blocks(lane, head, now):
         if block.reason == "paused":
             text = f"{RUN_TEXTS[block.gate.kind](block.gate)} is paused"
@@ -120,7 +120,12 @@ def _full(
     holders = [
         Holder(run.row.id, since=run.row.started_at)
         for run in ledger.runs.values()
-        if run.placed and gate in run.gates
+        if gate in (run.gates if run.placed else ledger.kept_gates(run.row.tags, run.keeps))
+    ]
+    waiting = [
+        Holder(each.id, since=each.since, waiting=True)
+        for each in ledger.kept.values()
+        if gate in ledger.kept_gates(each.tags, each.rules)
     ]
     if gate is ledger.run_gate:
         ahead, precision = line.ahead, place_precision(ledger, head, line)
@@ -138,16 +143,22 @@ def _full(
     return Reason(
         block.name,
         f"{RUN_TEXTS[gate.kind](gate)}: {gate.used} of {gate.limit} runs execute"
+        + (f" or wait and keep their place ({_names(waiting)})" if waiting else "")
         + (f" ({DEFAULT_RUNS})" if by_default else ""),
         gate.used,
         gate.limit,
         ahead=ahead,
         ahead_is=precision,
-        holders=tuple(holders[:MAX_HOLDERS_SHOWN]),
-        more_holders=max(0, len(holders) - MAX_HOLDERS_SHOWN),
-        # Of a line that was not counted to its end nobody knows how long it is.
-        estimate_us=None if precision == "at least" else estimate,
+        holders=tuple((waiting + holders)[:MAX_HOLDERS_SHOWN]),
+        more_holders=max(0, len(waiting) + len(holders) - MAX_HOLDERS_SHOWN),
+        # Of a line that was not counted to its end nobody knows how long it is, nor how long a run waits.
+        estimate_us=None if precision == "at least" or waiting else estimate,
     )
+
+
+def _names(waiting: list[Holder]) -> str:
+    names = ", ".join(each.run for each in waiting[:MAX_HOLDERS_SHOWN])
+    return f"{names} …" if len(waiting) > MAX_HOLDERS_SHOWN else names
 
 
 def _turns(ledger: Ledger, gates: tuple[Gate, ...], line: QueuePosition) -> int:

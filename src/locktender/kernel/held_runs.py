@@ -65,6 +65,7 @@ class HeldRuns:
             by_run.setdefault(ids.run_of(task.id), []).append(task)
         for row in rows:
             self.rows[row.seq] = row
+            self._ledger.drop_kept(row.seq)
             if row.deadline_at is not None:
                 self.timers.set(row.deadline_at, "run_deadline", row.seq)
             if row.seq in by_run:

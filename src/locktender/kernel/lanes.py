@@ -6,7 +6,7 @@ the lane and the rank on each queued run; the kernel holds a few heads per lane.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from locktender.base.limits import Limits
 
@@ -18,12 +18,21 @@ PAUSED: str = f"{SEPARATOR}paused"
 """The lane of all queued runs that are paused, or whose flow is: none of them starts."""
 
 
-def signature(limits: Limits, tags: Mapping[str, str], key: str | None = None) -> str:
-    """The limits that concern a run with `tags`, as one text. `key`: it waits for the run it replaces."""
+def signature(
+    limits: Limits, tags: Mapping[str, str], key: str | None = None, keeps: Collection[str] = ()
+) -> str:
+    """The limits that concern a run with `tags`, as one text. `key`: it waits for the run it replaces.
+
+    `keeps`: the limits at which it has kept its place. It does not wait for those.
+    """
     if not limits.tags and limits.fair is None and key is None:
         return ""  # asked for every run that comes in, and mostly nothing concerns it
     # Each kind has its own prefix: a tag may be named like anything.
-    parts = [f"t:{counter}" for rule in limits.tags if (counter := rule.counter(tags)) is not None]
+    parts = [
+        f"t:{counter}"
+        for rule in limits.tags
+        if (counter := rule.counter(tags)) is not None and not (keeps and rule.keeps(keeps))
+    ]
     if limits.fair is not None and (value := tags.get(limits.fair.key)) is not None:
         parts.append(f"f:{value}")
     if key is not None:

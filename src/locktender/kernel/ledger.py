@@ -122,9 +122,11 @@ class Ledger(RunLedger):
         for run in self.runs.values():
             if run.row.kind == "flow":
                 run.gates = self.run_gates(run.row)
-                for gate in run.gates if run.placed else ():
+                charged = run.gates if run.placed else self.kept_gates(run.row.tags, run.keeps)
+                for gate in charged:
                     if gate is not self.run_gate:
                         gate.used += 1
+        self.keep_places(list(self.kept.values()))
 
     def _requeue_heads(self) -> None:
         heads = list(self.heads.values())

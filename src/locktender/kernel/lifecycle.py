@@ -1,7 +1,4 @@
-"""The life of runs and tasks under one leader, written to the commit: request, retry, skip, stop, close.
-
-`admission.py` decides which task may start and when.
-"""
+"""The life of runs and tasks under one leader, written to the commit: request, retry, skip, stop, close."""
 
 from __future__ import annotations
 
@@ -31,6 +28,7 @@ from locktender.kernel.node_state import (
     TaskRequest,
     cleans_up,
 )
+from locktender.kernel.result_cache import ResultCache
 from locktender.kernel.timers import Defaults, Timers, delay
 from locktender.kernel.unfolding import AFTER_TRACE, go_on_traced
 
@@ -75,6 +73,7 @@ class Lifecycle:
         self.asleep: dict[int, RunEntry] = {}
         """Runs with a sleep that is not over."""
         self.mail: Mailboxes = Mailboxes()
+        self.cache: ResultCache = ResultCache()
         self.maybe_waiting: dict[int, RunEntry] = {}
         """Those of them of which something has changed: perhaps nothing is left but sleeps."""
         self.at_run: int = 0
@@ -148,6 +147,8 @@ class Lifecycle:
                 entry.not_before = data["not_before"] = instant
             scope = self.progress[run.seq].scope
             entry.pools = render.pool_needs(entry.spec, scope, asked.item)
+            if entry.spec.cache is not None:
+                self.cache.prepare(entry, scope, asked.item)
         except (LocktenderError, LookupError) as error:
             failure = Failure("flow_input", str(error), retryable=False)
             self.end_waiting(entry, entry.state, TaskState.FAILED, failure, now)
@@ -161,6 +162,9 @@ class Lifecycle:
             self.timers.set(max(entry.not_before, now + 1), "sleep", entry.id, entry.not_before)
             self.asleep[entry.run.seq] = self.maybe_waiting[entry.run.seq] = entry.run
             self.mail.want(entry)
+            return
+        if entry.unread:
+            self.cache.want(entry)
             return
         if entry.not_before > now:
             self.timers.set(entry.not_before, "back_off", entry.id, entry.not_before)

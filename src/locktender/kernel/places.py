@@ -86,7 +86,10 @@ class Places:
                 return
             if self._idles(run) and (run.paused or (few and self._stranded(run))):
                 ledger.leave_place(run)
-                self._commit_builder.commit.unplaced.append(run.seq)
+                if run.keeps:
+                    self._commit_builder.commit.kept.append((run.seq, run.keeps))
+                else:
+                    self._commit_builder.commit.unplaced.append(run.seq)
                 data: dict[str, object] = {"reason": PAUSED if run.paused else NO_WORKER}
                 change = Change("place", 0, "held", "given_back", 0, data)
                 self._commit_builder.record(run.seq, change)
@@ -105,7 +108,7 @@ class Places:
         return all(self._lacks(task) for task in run.tasks.values())
 
     def _lacks(self, task: TaskEntry) -> bool:
-        if task.state != TaskState.REQUESTED:
+        if task.state != TaskState.REQUESTED or task.unread:
             return False
         lane = task.lane or self._ledger.lane_of(task.run, task.node, task.pools)
         return isinstance(lane.worker_gate, WorkerGate) and lane.worker_gate.unfit

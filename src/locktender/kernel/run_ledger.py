@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
+from locktender.base.changes import KeptPlace
 from locktender.base.graph import Graph
 from locktender.base.limits import Limits, TagRule
 from locktender.base.model import RunRow
@@ -32,6 +33,8 @@ class RunLedger:
         self.heads: dict[int, QueuedRun] = {}
         self.unplaced: dict[int, RunEntry] = {}
         """Executing runs that gave their place back."""
+        self.kept: dict[int, KeptPlace] = {}
+        """Runs that have begun and wait, or are queued again: they are charged where they keep their place."""
         self.pause_gate: Gate = CountGate("pause", "pause", UNLIMITED)
         """Holds all queued runs that are paused, or whose flow is."""
         self.pause_gate.set(UNLIMITED, paused=True)
@@ -68,12 +71,15 @@ class RunLedger:
         paused = self.is_paused(row)
         key: object = lanes.PAUSED
         if not paused:
-            key = ("hold",) if row.kind == "hold" else lanes.signature(self.limits, row.tags)
+            keeps = self.keeps_of(head)
+            key = ("hold",)
+            if row.kind != "hold":
+                key = lanes.signature(self.limits, row.tags, keeps=keeps)
         lane = self.run_queue.lanes.get(key)
         if lane is None:
             # A hold passes the queue at once: it is nobody's turn there.
             fair = None if row.kind == "hold" or paused else self.fair_value(row)
-            gates = (self.pause_gate,) if paused else self.run_gates(row)
+            gates = (self.pause_gate,) if paused else self.run_gates(row, self.keeps_of(head))
             made: Lane[QueuedRun] = Lane(key, gates, fair=fair)
             lane = made
         head.lane = lane
@@ -89,16 +95,62 @@ class RunLedger:
             and limits.is_paused(row.flow, row.seq)
         )
 
-    def run_gates(self, row: RunRow) -> tuple[Gate, ...]:
-        """Every gate a queued run passes before it starts; holds of slots pass none."""
+    def keeps_of(self, head: QueuedRun) -> tuple[str, ...]:
+        """The limits at which a run that comes back has kept its place."""
+        if head.again is not None:
+            return head.again.keeps
+        known = self.kept.get(head.id)
+        return () if known is None else known.rules
+
+    def run_gates(self, row: RunRow, keeps: Collection[str] = ()) -> tuple[Gate, ...]:
+        """Every gate a queued run passes before it starts; holds of slots pass none.
+
+        `keeps`: limits at which it has kept its place.
+        """
         if row.kind == "hold":
             return ()
         gates = [self.run_gate]
         for rule in self.limits.tags:
             counter = rule.counter(row.tags)
-            if counter is not None and (rule.limit >= 0 or rule.paused):
+            if (
+                counter is not None
+                and (rule.limit >= 0 or rule.paused)
+                and not (keeps and rule.keeps(keeps))
+            ):
                 gates.append(self._tag_gate(rule, counter))
         return tuple(gates)
+
+    def keeping(self, row: RunRow) -> tuple[str, ...]:
+        """The limits at which this run keeps its place when it gives it back."""
+        return tuple(
+            rule.name
+            for rule in self.limits.tags
+            if rule.counts_while_waiting and row.kind == "flow" and rule.counter(row.tags)
+        )
+
+    def kept_gates(self, tags: Mapping[str, str], keeps: Collection[str]) -> tuple[Gate, ...]:
+        """Where a run without a place is charged all the same."""
+        if not keeps:
+            return ()
+        return tuple(
+            self._tag_gate(rule, counter)
+            for rule in self.limits.tags
+            if rule.keeps(keeps)
+            and (counter := rule.counter(tags)) is not None
+            and (rule.limit >= 0 or rule.paused)
+        )
+
+    def keep_places(self, kept: Iterable[KeptPlace]) -> None:
+        """As rows have them, at a rebuild."""
+        for each in kept:
+            self.kept[each.run] = each
+            for gate in self.kept_gates(each.tags, each.rules):
+                gate.used += 1
+
+    def drop_kept(self, seq: int) -> None:
+        """It neither waits nor is queued any more, and does not execute: it is held, or has ended."""
+        if (known := self.kept.pop(seq, None)) is not None:
+            self.run_queue.release(self.kept_gates(known.tags, known.rules), ())
 
     def _tag_gate(self, rule: TagRule, counter: str) -> Gate:
         gate = self.tag_gates.get(counter)
@@ -125,11 +177,14 @@ class RunLedger:
         if row.kind == "flow":
             run.gates = self.run_gates(row)
             run.paused = self.is_paused(row)
+            # Where it has kept its place it is charged already.
+            known = self.kept.pop(row.seq, None) if self.kept else None
             if not placed:
                 run.placed = False
+                run.keeps = () if known is None else known.rules
                 self.unplaced[run.seq] = run
             elif not charged:
-                for gate in run.gates:
+                for gate in run.gates if known is None else self.run_gates(row, known.rules):
                     gate.used += 1
         return run
 
@@ -137,7 +192,12 @@ class RunLedger:
         """No worker that lives can go on with it: others use its place."""
         run.placed = False
         self.unplaced[run.seq] = run
-        self.run_queue.release(run.gates, ())
+        run.keeps = self.keeping(run.row)
+        self._release_place(run, self.kept_gates(run.row.tags, run.keeps))
+
+    def _release_place(self, run: RunEntry, kept: Collection[Gate]) -> None:
+        gates = tuple(gate for gate in run.gates if gate not in kept) if kept else run.gates
+        self.run_queue.release(gates, ())
 
     def stop_returning(self, run: RunEntry) -> None:
         """It does not want a place now: it leaves the line at its gates."""
@@ -147,28 +207,43 @@ class RunLedger:
 
     def place(self, run: RunEntry) -> None:
         """It has passed its gates, and is charged."""
-        run.placed, run.returning = True, None
+        run.placed, run.returning, run.keeps = True, None, ()
         self.unplaced.pop(run.seq, None)
 
     def end_run(self, seq: int) -> None:
         self.give_place_back(seq)
         self.ended(seq)
 
+    def wait(self, run: RunEntry) -> tuple[str, ...]:
+        """It waits and does not execute. Where does it keep its place?"""
+        keeps = self.keeping(run.row) if run.placed else run.keeps
+        if keeps:
+            row = run.row
+            self.kept[run.seq] = KeptPlace(row.seq, row.id, row.tags, keeps, row.started_at)
+        self.give_place_back(run.seq)
+        return keeps
+
     def give_place_back(self, seq: int) -> None:
         """It does not execute any more."""
         run = self.runs.pop(seq, None)
         if run is not None:
+            known = self.kept.get(seq)
+            kept = () if known is None else self.kept_gates(known.tags, known.rules)
             if run.placed:
-                self.run_queue.release(run.gates, ())
+                self._release_place(run, kept)
             else:
                 self.stop_returning(run)
+                if run.keeps and known is None:
+                    self.run_queue.release(self.kept_gates(run.row.tags, run.keeps), ())
             self.unplaced.pop(seq, None)
-            if len(self.tag_gates) > 2 * (len(self.runs) + len(self.run_queue.lanes)) + 1_000:
+            known_runs = len(self.runs) + len(self.run_queue.lanes) + len(self.kept)
+            if len(self.tag_gates) > 2 * known_runs + 1_000:
                 self._forget_tag_gates()
 
     def _forget_tag_gates(self) -> None:
         """Gates of tag values that are gone; never one that a lane or a run still points to."""
         used = {gate.name for run in self.runs.values() for gate in run.gates}
+        used |= {name for name, gate in self.tag_gates.items() if gate.used}
         used |= {gate.name for lane in self.run_queue.lanes.values() for gate in lane.gates}
         for name in [name for name in self.tag_gates if name not in used]:
             del self.tag_gates[name]

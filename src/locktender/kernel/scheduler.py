@@ -10,12 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from locktender.base.changes import (
-    Order,
-    RunEnd,
-    RunStart,
-    TaskRow,
-)
+from locktender.base.changes import Order, RunEnd, RunStart, TaskRow
 from locktender.base.events import NOBODY, Change
 from locktender.base.graph import Graph
 from locktender.base.limits import Limits
@@ -326,6 +321,8 @@ class Scheduler:
         if state == TaskState.COMPLETED:
             if local:
                 self.commit_builder.complete(entry, output, now)
+            if entry.cache_key is not None and output is not None:
+                self.lifecycle.cache.keep(entry, output, now)
             self.lifecycle.complete(entry, output if value is None else value, now)
         elif state == TaskState.CANCELLED:
             if local:
@@ -391,6 +388,7 @@ class Scheduler:
         self._places.give_back()
         self._waits.let_wait(now)
         self.lifecycle.mail.end_cycle()
+        self.lifecycle.cache.end_cycle(self.commit_builder)
         return self._hand_over(starts, now)
 
     def _start_run(self, head: QueuedRun, now: int) -> None:

@@ -150,6 +150,9 @@ class ChangeReader:
             else:
                 scheduler.order_drain(request.subject, seq, request.kind)
             return
+        if request.kind == "cache_clear":
+            scheduler.lifecycle.cache.clear(request.subject or None, request.flow or None)
+            return
         row = await self._store.run(request.subject)
         if row is None:
             return

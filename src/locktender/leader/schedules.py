@@ -16,6 +16,7 @@ import msgspec
 
 from locktender.base import graph_check
 from locktender.base.announced import AnnouncedFlow, check_arguments
+from locktender.base.clock import SECOND
 from locktender.base.errors import LocktenderError
 from locktender.base.ids import ENTROPY, run_ids
 from locktender.base.model import NewRun
@@ -30,6 +31,10 @@ from locktender.store.readable import is_fault, reason_of
 log: logging.Logger = logging.getLogger(__name__)
 MAX_DUE = 100
 """Decided on per sweep; the others follow a second later."""
+MAX_ROUNDS = 10
+"""Per sweep, where some of them cannot be decided on."""
+PUT_OFF_US = 60 * SECOND
+"""For how long one that cannot be read or decided on is not looked at. Another release may read it."""
 MAX_TOLD = 1_000
 """Faulty schedules that were logged."""
 TAG = "schedule"
@@ -41,12 +46,22 @@ class ScheduleKeeper:
         self._store = store
         self._on_submitted = on_submitted
         self._told: set[str] = set()
+        self._turned_away = False
 
     async def run(self, term: int, now: int) -> None:
         """Decides on what is due. A failure of one schedule leaves the others alone."""
-        rows = await self._store.schedules_due(MAX_DUE)
-        if not rows:
-            return
+        for _ in range(MAX_ROUNDS):
+            rows = await self._store.schedules_due(MAX_DUE)
+            faulty = await self._decide(rows, term, now) if rows else []
+            if faulty:
+                # Every second they would be the first of those that are due, and keep others from being read.
+                await self._store.put_off(term, faulty, now + PUT_OFF_US)
+            if not faulty or len(rows) < MAX_DUE:
+                return
+
+    async def _decide(self, rows: list[ScheduleRow], term: int, now: int) -> list[str]:
+        """The names of those that cannot be decided on."""
+        faulty: list[str] = []
         runs = [run.seq for row in rows for run in row.state.runs]
         states = await self._store.run_states(runs) if runs else {}
         active = {run for run, state in states.items() if state not in TERMINAL_RUNS}
@@ -60,27 +75,35 @@ class ScheduleKeeper:
                 moves.append(_move(row, row.spec, active, flows, now))
             except Exception as error:  # noqa: BLE001 — one schedule must not stop the others
                 self._tell(row.name, error)
+                faulty.append(row.name)
         try:
-            await self._store.tick(term, moves)
+            if moves:
+                done = await self._store.tick(term, moves, patient=self._turned_away)
+                # Submitters were in the way: they are due still, and the leader must not wait for long.
+                self._turned_away = not done
         except Exception as error:
             if not is_fault(error):
                 raise
-            await self._one_by_one(term, moves)
+            faulty += await self._one_by_one(term, moves)
         if any(move.runs for move in moves):
             self._on_submitted()
+        return faulty
 
-    async def _one_by_one(self, term: int, moves: list[TickMove]) -> None:
-        """The store refuses the data of one of them: the others go on."""
+    async def _one_by_one(self, term: int, moves: list[TickMove]) -> list[str]:
+        """The store refuses the data of one of them: the others go on. The names of those refused."""
+        refused: list[str] = []
         for move in moves:
             try:
-                await self._store.tick(term, [move])
+                await self._store.tick(term, [move], patient=True)
             except Exception as error:
                 if not is_fault(error):
                     raise
                 self._tell(move.name, error)
+                refused.append(move.name)
+        return refused
 
     def _tell(self, name: str, error: Exception) -> None:
-        """Once: it is looked at again every second."""
+        """Once: it is looked at again and again."""
         if name not in self._told:
             if len(self._told) > MAX_TOLD:
                 self._told.clear()

@@ -18,6 +18,7 @@ from locktender.kernel.ledger import Ledger
 from locktender.kernel.liveness import LeaseWatch, set_stalled
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import still_queued
+from locktender.leader.continuous_audit import ContinuousAudit
 from locktender.leader.own_worker import OwnWorker
 from locktender.leader.queue_reader import QueueReader
 from locktender.leader.retention import Retention
@@ -25,7 +26,7 @@ from locktender.leader.schedules import ScheduleKeeper
 from locktender.observe.metrics import Metrics
 from locktender.provision.controller import ProvisionController
 from locktender.store.limit_rows import pause_seq
-from locktender.store.protocol import Expire, Lost, RemoveUnused, SetLimit, Store
+from locktender.store.protocol import BoundCache, Expire, Lost, RemoveUnused, SetLimit, Store
 
 log: logging.Logger = logging.getLogger(__name__)
 REMOVE_UNUSED_EVERY_US = 60 * SECOND
@@ -117,6 +118,7 @@ class Sweep:
         self._defaults = DefaultWarnings(settings, self._clock)
         self._retention = Retention(store, settings, owner)
         self._retention_us = settings.retention_us
+        self._audit = ContinuousAudit(store, metrics.audit) if settings.continuous_audit else None
         self._remove_unused_at = 0
         self._resume_ended_at = 0
         self._schedules = ScheduleKeeper(store, on_submitted)
@@ -166,6 +168,9 @@ class Sweep:
         self.demand, self.demand_at = scheduler.sweep(now), now
         self._metrics.wanted(self.demand)
         self._defaults.look(scheduler.ledger, self.demand)
+        if self._audit is not None:
+            self._background.start(self._audit.run(), "audit the history")
+            self._audit = None
         if self._retention.due():
             self._background.start(self._retention.work(), "delete runs past their retention")
         if self._clock.monotonic() >= self._remove_unused_at:
@@ -199,6 +204,8 @@ class Sweep:
             while after := await self._store.remove_unused(
                 RemoveUnused(term, after, before=before)
             ):
+                pass
+            while await self._store.bound_cache(BoundCache(term)):
                 pass
         except LocktenderError as error:
             log.warning("failed to remove empty queue lanes: %s", error)

@@ -1,4 +1,4 @@
-"""Wakes runs that wait for their time or for an event.
+"""Wakes runs that wait for their time or for an event, and looks up what tasks wait for.
 
 Waiting runs are rows: the leader knows only when the first of them is to be woken. It learns of earlier ones by
 the events of their submission. What is woken is queued, and read like any queued run.
@@ -8,31 +8,46 @@ from __future__ import annotations
 
 import logging
 
+from locktender.base.clock import MILLISECOND
 from locktender.base.events import NOBODY, Event
+from locktender.kernel.entries import TaskEntry
 from locktender.kernel.scheduler import Scheduler
+from locktender.kernel.waiting_runs import put_cached
 from locktender.leader.queue_reader import QueueReader
+from locktender.observe.metrics import Metrics
 from locktender.store.protocol import Store, Wake
+from locktender.store.readable import is_fault
 
 log: logging.Logger = logging.getLogger(__name__)
 MAX_WOKEN = 1_000
 """At a time: others may submit and be decided about in between."""
+COME_BACK_US = 20 * MILLISECOND
+PATIENT_AFTER = 3
+"""Where submitters are in the way the leader goes on with its cycles and comes back. Behind a line of them it
+would find the lock taken every time: after so many times it waits in that line, for a quarter of a second."""
 
 
 class WaitingRuns:
-    def __init__(self, store: Store, queue: QueueReader) -> None:
+    def __init__(self, store: Store, queue: QueueReader, metrics: Metrics) -> None:
         self._store = store
         self._queue = queue
+        self._metrics = metrics
         self.next_at: int | None = None
         """When the first waiting run is to be woken; None: none waits."""
         self._mailed: set[int] | None = set()
         """Runs that an event was sent to while they were not in memory. None: it may be any."""
         self._topics: list[int] = []
         """Events of topics that nobody was told of yet."""
+        self._turned_away = 0
+        """How often in a row submitters were in the way."""
+        self._again_at = 0
+        """Then it is tried again."""
 
     async def begin(self) -> None:
         """A new term."""
         self.next_at = await self._store.next_wake()
         self._mailed, self._topics = None, []
+        self._turned_away = self._again_at = 0
 
     def arrived(self, event: Event) -> None:
         """A run waits from now on."""
@@ -61,14 +76,38 @@ class WaitingRuns:
                     self._mailed.add(run)
         if wanted := list(scheduler.lifecycle.mail.wanted)[:MAX_WOKEN]:
             scheduler.put_mail(wanted, await self._store.mail_ready(wanted), now)
+        if asked := scheduler.lifecycle.cache.asked():
+            await self._look_up(scheduler, asked, now)
+
+    async def _look_up(self, scheduler: Scheduler, asked: list[TaskEntry], now: int) -> None:
+        """Results that are kept for these tasks. What is read is not older than the last commit."""
+        keys = {entry.cache_key for entry in asked if entry.cache_key is not None}
+        found = {each.key: each for each in await self._store.find_cached(sorted(keys))}
+        values: dict[str, bytes] = {}
+        for entry in asked:
+            result = found.get(entry.cache_key or "")
+            if result is None or result.key in values:
+                continue
+            try:
+                value = await self._queue.value_of(scheduler, entry.id, result.output)
+            except Exception as error:
+                if not is_fault(error):
+                    raise
+                log.warning("cached result %s cannot be read: %s", result.key, error)
+                del found[result.key]
+                continue
+            values |= {} if value is None else {result.key: value}
+        self._metrics.looked_up(*put_cached(scheduler.lifecycle, asked, found, values, now))
 
     def has_mail(self, scheduler: Scheduler) -> bool:
-        """Whether something is to be read for runs that wait for events."""
-        return bool(self._topics or scheduler.lifecycle.mail.wanted)
+        """Whether something is to be read: events that runs wait for, or results that are kept."""
+        lifecycle = scheduler.lifecycle
+        return bool(self._topics or lifecycle.mail.wanted or lifecycle.cache.wanted)
 
     def busy(self, scheduler: Scheduler) -> bool:
         """Whether events are to be delivered, or runs woken by them."""
-        return self._mailed is None or bool(self._mailed) or self.has_mail(scheduler)
+        wakes = not self._again_at and (self._mailed is None or bool(self._mailed))
+        return wakes or self.has_mail(scheduler)
 
     def wait_for(self, at: int) -> None:
         """A run is to be woken then."""
@@ -77,10 +116,13 @@ class WaitingRuns:
 
     def first(self, at: int | None) -> int | None:
         """The earlier one of `at` and the next time to wake a run."""
-        return at if self.next_at is None else min(at or self.next_at, self.next_at)
+        wakes = self._again_at or self.next_at
+        return at if wakes is None else min(at or wakes, wakes)
 
     async def due(self) -> bool:
         """Whether one is to be woken, by the store's time. Asked before a cycle, so cheap where none waits."""
+        if self._again_at:
+            return await self._store.now() >= self._again_at
         if self._mailed is None or self._mailed:
             return True
         return self.next_at is not None and await self._store.now() >= self.next_at
@@ -89,9 +131,15 @@ class WaitingRuns:
         """Not while a commit is on its way, nor when something is decided that is not committed yet."""
         builder = scheduler.commit_builder
         mailed = None if self._mailed is None else sorted(self._mailed)
+        patient = self._turned_away >= PATIENT_AFTER
         woken = await self._store.wake(
-            Wake(scheduler.term, builder.next_cycle(), builder.actor, MAX_WOKEN, mailed)
+            Wake(scheduler.term, builder.next_cycle(), builder.actor, MAX_WOKEN, mailed, patient)
         )
+        if woken.busy:
+            self._turned_away = 0 if patient else self._turned_away + 1
+            self._again_at = await self._store.now() + COME_BACK_US
+            return
+        self._turned_away = self._again_at = 0
         self._mailed = set()
         self.next_at = woken.next_at
         for run, lane, rank in woken.runs:

@@ -8,6 +8,7 @@ is imported only by a process that serves it. Numbers the engine has anyway
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Sequence, Sized
 from typing import Final
 
@@ -41,6 +42,39 @@ class Spread:
         self.total += value
 
 
+MAX_VIOLATIONS_NOTED: Final = 10_000
+
+
+class AuditNumbers:
+    """What the audit beside the leader has found. Set in its thread, read on the engine's loop."""
+
+    def __init__(self) -> None:
+        self.violations: Counter[str] = Counter()
+        """By the rule that is broken: those that this process found."""
+        self.broken: int = 0
+        """How many no operator has seen, also of earlier audits."""
+        self.first_broken: str = ""
+        self.events: int = 0
+        """How many were checked, in all."""
+        self.lag_us: int = 0
+        """How old the history is where the audit stands; 0: at its end."""
+        self._noted: set[str] = set()
+
+    def problems(self) -> list[str]:
+        """For `/health`."""
+        if not self.broken:
+            return []
+        promises = "1 promise" if self.broken == 1 else f"{self.broken} promises"
+        return [f"the history breaks {promises}, first {self.first_broken} Run: locktender audit"]
+
+    def note(self, violation: str) -> bool:
+        """False: this process has counted it before."""
+        if violation in self._noted or len(self._noted) >= MAX_VIOLATIONS_NOTED:
+            return False
+        self._noted.add(violation)
+        return True
+
+
 class Metrics:
     """The numbers of one engine. Told on its loop."""
 
@@ -58,6 +92,9 @@ class Metrics:
         self.runs_started: int = 0
         self.runs_ended: dict[str, int] = {}
         self.offers: dict[str, int] = {"accepted": 0, "declined": 0, "withdrawn": 0}
+        self.audit: AuditNumbers = AuditNumbers()
+        self.lookups: dict[str, int] = {"hit": 0, "miss": 0}
+        """Of cached results."""
         # of the worker
         self.claims: Spread = Spread(CLAIMED_TASKS)
         """By how many tasks each accepted."""
@@ -86,6 +123,7 @@ class Metrics:
         """The term is over: what only a leader knows is not known here any more."""
         self.term = self.demand = 0
         self.stalled = set()
+        self.audit.broken = self.audit.lag_us = 0
         self._ledger = None
         self._held = ()
 
@@ -111,6 +149,11 @@ class Metrics:
     def offer_answered(self, outcome: str, offers: int = 1) -> None:
         """Offers to other processes were `accepted`, `declined` or `withdrawn`."""
         self.offers[outcome] += offers
+
+    def looked_up(self, hits: int, misses: int) -> None:
+        """Keys of cached results were looked up."""
+        self.lookups["hit"] += hits
+        self.lookups["miss"] += misses
 
     def blocked(self) -> dict[str, int]:
         """Tasks that wait now, by the kind of gate that the leader found in their way."""

@@ -17,8 +17,10 @@ from prometheus_client.registry import Collector
 
 from locktender.base.clock import SECOND
 from locktender.base.model import HeldUp, WorkerRow
+from locktender.observe.checker import RULES
 from locktender.observe.metrics import Metrics, Spread
 
+_RULES = sorted({rule.id for rule in RULES})
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -117,6 +119,12 @@ def _of_leader(metrics: Metrics) -> Iterator[Metric]:
         "outcome",
         metrics.offers,
     )
+    yield _counters(
+        "locktender_cache_lookups",
+        "Lookups of cached results, by what was found.",
+        "result",
+        metrics.lookups,
+    )
     yield _counter(
         "locktender_cycles", "Cycles that decided something.", sum(metrics.cycles.counts)
     )
@@ -135,6 +143,17 @@ def _of_leader(metrics: Metrics) -> Iterator[Metric]:
         metrics.held_now,
     )
     yield _counter("locktender_runs_held", "Runs that became held.", metrics.runs_held)
+    yield _counters(
+        "locktender_limit_violations",
+        "Broken promises that the audit of this process found in the history, by rule.",
+        "rule",
+        {rule: metrics.audit.violations[rule] for rule in _RULES},
+    )
+    yield Gauge(
+        "locktender_audit_lag_seconds",
+        "How old the history is where the leader's audit stands; 0: at its end, or it does not lead.",
+        metrics.audit.lag_us / SECOND,
+    )
 
 
 def _of_worker(metrics: Metrics, row: WorkerRow) -> Iterator[Metric]:

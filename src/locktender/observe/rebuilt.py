@@ -32,6 +32,7 @@ from locktender.kernel.liveness import set_stalled, stalled_by_rows
 from locktender.kernel.queue_position import QueueGroup, QueuePosition
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import UNKNOWN_US
+from locktender.kernel.waiting_runs import put_cached
 from locktender.store.protocol import (
     EventFilter,
     Heads,
@@ -61,12 +62,15 @@ async def rebuild(store: Store) -> tuple[Scheduler, Snapshot]:
         snapshot.now,
         lingers=snapshot.lingers,
         unplaced=snapshot.unplaced,
+        kept=snapshot.kept,
     )
     for _ in restored:
         # A server answers its other requests between two slices.
         await asyncio.sleep(0)
     scheduler.held.restore(snapshot.held, snapshot.held_tasks, found.graphs, snapshot.now)
     set_stalled(scheduler, stalled_by_rows(snapshot.workers, snapshot.now), snapshot.now)
+    # What they wait for is said as if nothing was cached for them: the leader will find out in a moment.
+    put_cached(scheduler.lifecycle, scheduler.lifecycle.cache.unread(), {}, {}, snapshot.now)
     for kept in snapshot.reservations:
         entry = scheduler.lifecycle.tasks.get(kept.task)
         if entry is not None and entry.lane is not None:
@@ -178,6 +182,7 @@ def places(view: QueueView) -> Scheduler:
     known = {row.kind for row in view.limit_rows if row.effective is not None}
     scheduler.ledger.default_runs = "runs" not in known
     unplaced = frozenset(view.unplaced)
+    scheduler.ledger.keep_places(view.kept)
     for row in view.executing:
         # What an executing run's row does not say right is a fault: the leader holds it.
         if row.state == RunState.HELD or not row.unreadable:

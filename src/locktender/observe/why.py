@@ -10,8 +10,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from locktender.base.durations import spoken
+from locktender.base.durations import clock_text, spoken
 from locktender.base.errors import NotFound
+from locktender.base.events import unpack
 from locktender.base.graph import Graph
 from locktender.base.ids import run_of
 from locktender.base.model import BlockingSession, RunRow, Stubborn
@@ -40,7 +41,7 @@ from locktender.observe.rebuilt import (
     typical,
 )
 from locktender.observe.waits import OfferedStep, StubbornStep, WaitingStep, waiting_reasons
-from locktender.store.protocol import RunFilter, Store
+from locktender.store.protocol import EventFilter, RunFilter, Store
 from locktender.store.readable import readable
 
 MAX_GROUPS_SHOWN = 50
@@ -204,6 +205,8 @@ async def explain_task(store: Store, task: int, labels: Declared | None = None) 
         raise NotFound(f"there is no task {task}.", field="task", got=task)
     if entry is None:
         node, note = f"node {row.node}", f"It is {row.state} and waits for nothing."
+        if row.state == TaskState.COMPLETED and not row.attempt:
+            note = await _cached_note(store, row.id) or note
         return Why("task", str(task), node, row.state, row.requested_at, snapshot.now, note=note)
     usual = typical(snapshot, scheduler)
     reasons = _reasons(scheduler, entry, usual, snapshot.now, labels)
@@ -228,6 +231,19 @@ async def explain_task(store: Store, task: int, labels: Declared | None = None) 
         note=note,
         until=tuple(patience(scheduler.lifecycle, entry)) if waits else (),
     )
+
+
+async def _cached_note(store: Store, task: int) -> str:
+    """Where its result is from, if it is a cached one."""
+    for row in reversed(await store.events(EventFilter(run=run_of(task)))):
+        for event in unpack(row) if b'"cached":' in row.body else ():
+            if event.task == task and (cached := event.data.get("cached")):
+                made, until = clock_text(cached["made_at"]), clock_text(cached["expires_at"])
+                return (
+                    f"It is completed from the cache: task {cached['task']} made the result at {made},"
+                    f" and it is kept until {until}. No body ran for it."
+                )
+    return ""
 
 
 def _held_note(scheduler: Scheduler, entry: TaskEntry, now: int) -> str:

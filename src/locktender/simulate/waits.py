@@ -6,12 +6,13 @@ from collections.abc import Container, Iterable
 
 import msgspec
 
-from locktender.base.changes import EventWait, RunEvents, TaskRow
+from locktender.base.changes import EventWait, KeptPlace, RunEvents, TaskRow
 from locktender.base.events import Change, Event
 from locktender.base.ids import run_of
 from locktender.base.model import Failure, Mail
-from locktender.base.states import RunState
+from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.kernel.scheduler import Scheduler
+from locktender.kernel.waiting_runs import put_cached
 from locktender.simulate.model import Model, SimMail
 
 MAX_HEADS = 500
@@ -42,6 +43,15 @@ def put_heads(scheduler: Scheduler, model: Model, fed: set[int]) -> None:
                 mails = mail_ready(model, {row.seq})
                 scheduler.lifecycle.mail.put_ready([row.seq], mails)
             scheduler.put_head(row, rows_of(model, row.seq) if row.started_at else None)
+
+
+def kept_places(model: Model) -> list[KeptPlace]:
+    """Runs that have begun, have no place, and keep it at some limits."""
+    return [
+        KeptPlace(row.seq, row.id, row.tags, rules, row.started_at)
+        for run, rules in model.unplaced.items()
+        if rules and (row := model.runs[run]).state not in TERMINAL_RUNS and row.started_at
+    ]
 
 
 def rows_of(model: Model, run: int) -> list[TaskRow]:
@@ -96,7 +106,7 @@ def _first(model: Model, wait: EventWait) -> SimMail | None:
 
 
 def deliver(scheduler: Scheduler, model: Model, fresh: Iterable[Event], now: int) -> None:
-    """What was sent reaches the runs that a leader has in memory."""
+    """What was sent reaches the runs that a leader has in memory, and cached results the tasks that ask."""
     lifecycle = scheduler.lifecycle
     for event in fresh:
         if event.subject == "mail" and event.after == "sent":
@@ -104,6 +114,11 @@ def deliver(scheduler: Scheduler, model: Model, fresh: Iterable[Event], now: int
     lifecycle.mail.wanted &= lifecycle.asleep.keys()
     if wanted := set(lifecycle.mail.wanted):
         scheduler.put_mail(wanted, mail_ready(model, wanted), now)
+    for clear in model.clears:
+        lifecycle.cache.clear(*clear)
+    model.clears.clear()
+    if asked := lifecycle.cache.asked():
+        put_cached(lifecycle, asked, model.cached, {}, now)
 
 
 def next_wake(model: Model, at: int | None) -> int | None:

@@ -23,8 +23,8 @@ from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.lifecycle import Defaults
 from locktender.kernel.liveness import LeaseWatch, set_stalled
 from locktender.kernel.scheduler import Scheduler
+from locktender.simulate import waits
 from locktender.simulate.model import Behaviour, Model, SimBody, SimWorker, peak_use, queued_run
-from locktender.simulate.waits import cancel_asked, deliver, next_wake, put_heads, send, wake
 
 LEASE = 10 * SECOND
 BEAT = 2 * SECOND
@@ -144,7 +144,7 @@ class SimWorld:
 
     def send(self, run: int, name: str, payload: object = None, **match: object) -> None:
         """An event is sent: to a run, or to a topic (0)."""
-        send(self.model, run, name, self.now, payload, **match)
+        waits.send(self.model, run, name, self.now, payload, **match)
         self.poke()
 
     def cancel(self, run: int) -> None:
@@ -301,6 +301,7 @@ class SimWorld:
             local,
             model.lingers,
             model.unplaced,
+            waits.kept_places(model),
         ):
             pass
         self.scheduler = scheduler
@@ -364,15 +365,16 @@ class SimWorld:
         self._due = None
         if jump := self._clock_watch.saw(self.now, self.steady, self.steady):
             move_instants(scheduler, jump)
-        self._fed -= wake(scheduler, self.model, self.now)
+        self._fed -= waits.wake(scheduler, self.model, self.now)
         self._gather(scheduler)
         cycle = scheduler.cycle(self.now)
         if not self.model.commit(cycle.commit):
             raise AssertionError("a leader wrote after its term")
         self._act(scheduler, cycle)
-        if cycle.unfinished or scheduler.lifecycle.mail.wanted:
+        lifecycle = scheduler.lifecycle
+        if cycle.unfinished or lifecycle.mail.wanted or lifecycle.cache.wanted:
             self.poke()
-        if (wake_at := next_wake(self.model, cycle.next_wake)) is not None:
+        if (wake_at := waits.next_wake(self.model, cycle.next_wake)) is not None:
             self._wake_at(max(wake_at, self.now + 1))
 
     def _gather(self, scheduler: Scheduler) -> None:
@@ -391,9 +393,9 @@ class SimWorld:
             known = scheduler.ledger.workers.by_id.get(worker.id)
             if known is None or known.row != worker:
                 scheduler.put_worker(worker, local=self.workers[worker.id].local)
-        cancel_asked(scheduler, model, self.now)
-        put_heads(scheduler, model, self._fed)
-        deliver(scheduler, model, fresh, self.now)
+        waits.cancel_asked(scheduler, model, self.now)
+        waits.put_heads(scheduler, model, self._fed)
+        waits.deliver(scheduler, model, fresh, self.now)
 
     def _learn(self, scheduler: Scheduler, event: Event) -> None:
         if event.after == TaskState.RUNNING:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
 from locktender.base import names
 from locktender.base.announced import AnnouncedFlow, read_flow
-from locktender.base.changes import Bucket, Linger, TaskRow
+from locktender.base.changes import Bucket, CachedResult, KeptPlace, Linger, TaskRow
 from locktender.base.ids import MAX_TASKS_PER_RUN
+from locktender.base.limits import Limits
 from locktender.base.model import (
     AskedWorker,
     Failure,
@@ -23,7 +24,7 @@ from locktender.base.model import (
     WorkerLife,
     WorkerRow,
 )
-from locktender.base.states import TERMINAL_RUNS, RunState, TaskState
+from locktender.base.states import ENDED_RUNS, STORED_RUNS, TaskState
 
 log: logging.Logger = logging.getLogger(__name__)
 Row = Sequence[Any]
@@ -39,6 +40,7 @@ _FAULTS = (msgspec.MsgspecError, UnicodeError, TypeError)
 _provision_status = msgspec.json.Decoder(ProvisionStatus).decode
 decode_failure: Callable[[bytes | str], Failure] = msgspec.json.Decoder(Failure).decode
 _request = msgspec.json.Decoder(Request).decode
+_rules = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
 def decode_tags(tags: bytes | str) -> dict[str, str]:
@@ -47,6 +49,27 @@ def decode_tags(tags: bytes | str) -> dict[str, str]:
         return read_tags(tags)
     except _FAULTS:
         return {}
+
+
+def read_keeps(keeps: object, limits: Limits) -> tuple[str, ...]:
+    """The limits of tags at which a run keeps its place; where that cannot be read, all of them."""
+    if keeps is None:
+        return ()
+    try:
+        return _rules(cast("str", keeps))
+    except _FAULTS:
+        return tuple(rule.name for rule in limits.tags)
+
+
+def kept_places(rows: Iterable[Row], limits: Limits) -> list[KeptPlace]:
+    return [
+        KeptPlace(run, id_, decode_tags(tags), read_keeps(keeps, limits), started_at)
+        for run, id_, tags, keeps, started_at in rows
+    ]
+
+
+def keeps_text(rules: Sequence[str]) -> str:
+    return msgspec.json.encode(rules).decode()
 
 
 def announced_flows(rows: Iterable[Row]) -> list[AnnouncedFlow]:
@@ -114,8 +137,8 @@ _RUN_COLUMNS: tuple[tuple[str, frozenset[type], object], ...] = (
 _PRIORITY = 7
 _WORDS: tuple[tuple[int, frozenset[str | None]], ...] = (
     (9, frozenset({"flow", "hold"})),
-    (11, frozenset(RunState)),
-    (12, frozenset({None, *TERMINAL_RUNS})),
+    (11, STORED_RUNS),
+    (12, frozenset({None, *ENDED_RUNS})),
 )
 _TASK_STATES: frozenset[str] = frozenset(TaskState)
 
@@ -208,6 +231,16 @@ def shown_task(row: TaskRow) -> TaskRow:
     if wrong(row.idx):
         shown["idx"] = -1
     return row._replace(**shown)
+
+
+def cached_results(rows: Iterable[Row]) -> list[CachedResult]:
+    """Results that are kept. One that cannot be read is none: its task runs."""
+    found = [CachedResult(*row) for row in rows]
+    return [
+        each
+        for each in found
+        if not any(map(wrong, each[4:8])) and type(each.output) is bytes and type(each.key) is str
+    ]
 
 
 def wrong(value: object) -> bool:

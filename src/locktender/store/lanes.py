@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from locktender.base.limits import Limits
 from locktender.kernel import lanes
@@ -17,19 +17,21 @@ def lane_name(
     waits_for: int | None = None,
     flow: str = "",
     run: int = 0,
+    keeps: Collection[str] = (),
 ) -> str:
     """Runs of one lane wait for the same things, so that only its head is looked at.
 
     One that waits for the run it replaces waits alone. A hold passes the run
     gate and the tags' limits: behind a blocked flow it would wait for nothing.
     Paused runs wait together, apart from all others. `run`: its number, if it has one.
+    `keeps`: limits of tags at which it has kept its place.
     """
     waiting_key = None if waits_for is None else key
     if kind == "hold":
         return lanes.HOLD + lanes.signature(Limits(), {}, waiting_key)
     if limits.is_paused(flow, run):
         return lanes.PAUSED
-    return lanes.signature(limits, tags, waiting_key)
+    return lanes.signature(limits, tags, waiting_key, keeps)
 
 
 def let_go(

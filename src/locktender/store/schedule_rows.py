@@ -23,6 +23,10 @@ from locktender.store.protocol.submitting import Submitted
 
 KEPT_TICKS = 100
 """Of each schedule: the last so many are remembered."""
+KEPT_CHANGES = 100
+"""Of each schedule: the last so many entries of who changed it."""
+ALL_KEPT_CHANGES = 100_000
+"""Of all schedules, also those that were deleted."""
 
 
 def schedule_row(row: Sequence[Any]) -> ScheduleRow:

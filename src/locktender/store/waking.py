@@ -16,7 +16,7 @@ from locktender.base.limits import Limits
 from locktender.base.model import Failure
 from locktender.base.states import RunState
 from locktender.kernel.lanes import rank
-from locktender.store.decode import Row, decode_tags, encode, wrong
+from locktender.store.decode import Row, decode_tags, encode, read_keeps, wrong
 from locktender.store.lanes import lane_name
 from locktender.store.worker_changes import held
 
@@ -40,6 +40,7 @@ class DueRun(NamedTuple):
     verdict: str | None
     id: str
     flow: str
+    keeps: str | None
 
 
 @dataclass(slots=True)
@@ -86,6 +87,7 @@ def judge_due(limits: Limits, rows: Iterable[Row]) -> WakePlan:
                 waits_for=due.waits_for,
                 flow=due.flow,
                 run=due.run,
+                keeps=read_keeps(due.keeps, limits),
             )
         )
     return plan

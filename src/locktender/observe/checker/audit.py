@@ -23,6 +23,7 @@ from locktender.observe.checker.attempts import (
     MaxStarts,
     SingleLeader,
 )
+from locktender.observe.checker.cache import CacheHits
 from locktender.observe.checker.dependencies import Dependencies, Sequential
 from locktender.observe.checker.history import History, Peak, Violation
 from locktender.observe.checker.limits import (
@@ -133,6 +134,12 @@ class Replay:
             world.last_seq = event.seq
             _feed(world, watch, event)
 
+    def close_commit(self) -> None:
+        """All of the last commit was fed: it is judged now, not with the first event of the next."""
+        if self._commit is not None and self._commit.leader:
+            _close(self.world, self._watch)
+        self._commit = None
+
     @property
     def rules(self) -> Sequence[Rule]:
         return self._rules
@@ -223,6 +230,9 @@ def _feed(world: HistoryState, watch: Watch, event: Event) -> None:
         case "mail":
             for see_mail in watch.mail_handlers:
                 see_mail(event)
+        case "cache":
+            for see_cache in watch.cache_handlers:
+                see_cache(event)
         case "limit" if event.after == "asked":
             # Somebody set it. For submitters it counts from here, for all else from the leader's commit.
             for see_asked in watch.asked_handlers:
@@ -283,6 +293,7 @@ RULES: Final[tuple[type[Rule], ...]] = (
     PausedStarts,
     Waits,
     MailRule,
+    CacheHits,
     ActiveCeiling,
     ThrottledStarts,
     Rates,

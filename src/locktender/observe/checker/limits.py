@@ -110,7 +110,8 @@ class PoolCeiling(CeilingRule):
 
 
 class RunCeiling(CeilingRule):
-    """Executing runs never exceed the run gate nor any tag's limit; what is paused starts nothing."""
+    """Executing runs never exceed the run gate nor any tag's limit; what is paused starts nothing.
+    At a tag's limit that counts waiting runs, a run that has started counts until it ends."""
 
     facts = True
 
@@ -134,6 +135,8 @@ class RunCeiling(CeilingRule):
                     continue
                 seen[counter] = event
                 used = world.executing_tags.get(slot, 0)
+                if rule.counts_while_waiting:
+                    used += world.kept_tags.get((rule.name, slot[1]), 0)
                 self.measure(f"tag:{counter}", rule.limit, used, event, f"tag {counter!r}")
 
 

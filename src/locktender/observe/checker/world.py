@@ -20,6 +20,7 @@ from typing import Any, Final
 from locktender.base.events import Event
 from locktender.base.states import NEW, RunState, TaskState
 from locktender.observe.checker.history import GraphPlan, History, plan_of
+from locktender.observe.checker.place_counts import PlaceCounts
 from locktender.observe.checker.state import (
     ACTIVE,
     COMPLETED,
@@ -34,7 +35,6 @@ from locktender.observe.checker.state import (
     CheckedTask,
     CheckedWorker,
     HistoryCommit,
-    InForce,
     Released,
     SeenRuns,
     TagSlot,
@@ -50,14 +50,14 @@ MAX_GONE_WORKERS: Final = 10_000
 """Of workers that are gone the last so many are remembered."""
 
 
-class HistoryState:
+class HistoryState(PlaceCounts):
     """Runs, tasks, usage, workers and limits at one prefix."""
 
     def __init__(self, history: History) -> None:
+        super().__init__()
         self.history = history
         self.commit: HistoryCommit = HistoryCommit()
         """The one whose events are being read."""
-        self.in_force: InForce = InForce()
         self.events: int = 0
         """How many were read."""
         self.last_seq: int = 0
@@ -68,25 +68,20 @@ class HistoryState:
         self._seen = SeenRuns()
         self._ended: set[int] = set()
         """Runs that are to be forgotten."""
+        self._ending: set[int] = set()
+        """Runs that ended since the leader's last commit: rules still ask for their tasks."""
         self.clock_events: list[Event] = []
         self.workers: dict[str, CheckedWorker] = {}
         """Without some that are gone."""
         self._gone: deque[CheckedWorker] = deque()
         self.any_worker: bool = False
         self.used: dict[str, int] = {}
-        self.executing: int = 0
-        self.executing_tags: dict[TagSlot, int] = {}
         self.active: int = 0
         self.most_active: int = 0
         self.active_tags: dict[TagSlot, int] = {}
         self.active_holds: int = 0
         self.active_keys: dict[str, set[int]] = {}
-        self.executing_keys: dict[str, set[int]] = {}
         self.grants: list[tuple[Event, CheckedTask]] = []
-        self.starts: list[tuple[Event, CheckedRun]] = []
-        self.returns: list[tuple[Event, CheckedRun]] = []
-        """Runs that took a place again."""
-        self.unplaced: int = 0
         self.waiting: int = 0
         self.waits: list[tuple[Event, CheckedTask]] = []
         self.released: list[Released] = []
@@ -140,14 +135,17 @@ class HistoryState:
     def forget(self) -> None:
         """Drops runs that have ended. Not between two events of one row."""
         kept: set[int] = set()
-        for number in self._ended:
+        for number in self._ended - self._ending:
             run = self.runs[number]
             if run.state not in RUN_ENDS:
                 continue  # retried
             if run.in_flight or (run.open and not run.was_held):
                 kept.add(number)  # a fault; what is left of it is reported at the end
             else:
-                del self.runs[number]
+                # A run and its tasks name each other: as they are, they would stay until a collection of cycles.
+                run = self.runs.pop(number)
+                run.tasks.clear()
+                run.places.clear()
         self._ended = kept
         while len(self._gone) > MAX_GONE_WORKERS:
             worker = self._gone.popleft()
@@ -175,9 +173,9 @@ class HistoryState:
         was_executing, is_executing = before in EXECUTING, after in EXECUTING
         was_active, is_active = before in ACTIVE, after in ACTIVE
         if was_executing and not is_executing:
-            self._count_executing(run, -1)
-            self.unplaced -= not run.placed
-            run.placed = True
+            self.stop_executing(run, waits=after == WAITING)
+        if run.keeps and (after in RUN_ENDS or after == RunState.HELD):
+            self.keep_no_more(run)
         if was_active and not is_active:
             self._count_active(run, -1)
         if before == WAITING:
@@ -190,14 +188,13 @@ class HistoryState:
         if is_active and not was_active:
             self._count_active(run, 1)
         if is_executing and not was_executing:
-            self._count_executing(run, 1, placed=event.data.get("placed", True))
-            self.starts.append((event, run))
+            self.start_executing(event, run)
         if after == WAITING:
             run.wake_at = event.data.get("wake_at", 0)
             self._count_waiting(run, 1)
         run.state = after
         if after in RUN_ENDS:
-            self._ended.add(run.id)
+            self._ending.add(run.id)
 
     def _queue(self, event: Event, run: CheckedRun) -> None:
         data = event.data
@@ -220,36 +217,10 @@ class HistoryState:
         run.plan = self.plan(event.after)
         run.data = {**run.data, "graph": event.after}
 
-    def apply_place(self, event: Event, run: CheckedRun) -> None:
-        placed = event.after == "held"
-        if placed == run.placed or run.state not in EXECUTING:
-            return
-        self._count_place(run, 1 if placed else -1)
-        run.placed = placed
-        self.unplaced += -1 if placed else 1
-        if placed:
-            self.returns.append((event, run))
-
     def _count_waiting(self, run: CheckedRun, step: int) -> None:
         self.waiting += step
         if run.key is not None:
             enrol(self.active_keys, run.key, run.id, step)
-
-    def _count_executing(self, run: CheckedRun, step: int, *, placed: bool = True) -> None:
-        if not placed:
-            run.placed, self.unplaced = False, self.unplaced + 1
-        if run.key is not None:
-            enrol(self.executing_keys, run.key, run.id, step)
-        if run.placed:
-            self._count_place(run, step)
-
-    def _count_place(self, run: CheckedRun, step: int) -> None:
-        if run.kind == "hold":
-            return
-        self.executing += step
-        for key, value in run.tags.items():
-            add_to(self.executing_tags, (key, None), step)
-            add_to(self.executing_tags, (key, value), step)
 
     def _count_active(self, run: CheckedRun, step: int) -> None:
         if run.key is not None:
@@ -279,7 +250,7 @@ class HistoryState:
         elif task.holds:
             self._release(task, tally)
         if after == TaskState.REQUESTED:
-            _request(event, task)
+            task.request(event)
         elif after == TaskState.ABANDONED:
             task.abandons += 1
         elif before == TaskState.RUNNING and STANDING.get(after) == FAILED:
@@ -411,18 +382,8 @@ class HistoryState:
                 worker.gone = True
                 self._gone.append(worker)
         self._moved.clear()
-
-
-def _request(event: Event, task: CheckedTask) -> None:
-    if event.before != TaskState.SCHEDULED:
-        # An offer that was taken back does not cost the task its age.
-        task.requested_at, task.moved_us = event.at, 0
-    task.not_before = event.data.get("not_before") or 0
-    if task.generation != task.run.generation:
-        # A retried run gives each task its attempts anew.
-        task.generation = task.run.generation
-        task.first_requested_at = event.at
-        task.tries = task.abandons = 0
+        self._ended |= self._ending
+        self._ending.clear()
 
 
 def _stand(

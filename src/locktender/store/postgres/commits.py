@@ -35,12 +35,13 @@ from locktender.base.events import pack
 from locktender.base.limits import Limits
 from locktender.kernel.lanes import rank
 from locktender.store.admission import WAITING, WINDOW_SECONDS, capped, closing
-from locktender.store.decode import decode_tags
+from locktender.store.decode import decode_tags, keeps_text
 from locktender.store.lanes import key_successors, let_go
 from locktender.store.postgres.composed_sql import Parts, columns, without_zeros
 from locktender.store.postgres.folding import TASK, Folded, fold
 from locktender.store.postgres.listener import is_sent, notices
 from locktender.store.postgres.mailing import mail_parts
+from locktender.store.postgres.result_cache import cache_parts
 from locktender.store.postgres.session import PostgresSession, Row
 from locktender.store.protocol import Committed
 
@@ -221,12 +222,16 @@ def _others(commit: Commit) -> list[tuple[str, list[Any]]]:
         found.append(("unplaced_remove", [sorted(commit.placed)]))
     if commit.unplaced:
         found.append(("unplaced_add", [sorted(commit.unplaced)]))
+    if commit.kept:
+        kept = [(run, keeps_text(rules)) for run, rules in commit.kept]
+        found.append(("kept_add", columns(_by_run(kept), 2)))
     if commit.silences is not None:
         rows = columns(sorted(commit.silences), 3)
         found.append(("silence_clear", rows[:1]))
         if commit.silences:
             found.append(("silence_add", rows))
     found += mail_parts(commit)
+    found += cache_parts(commit)
     if commit.requests_done:
         found.append(("request_done", [sorted(commit.requests_done)]))
     return found

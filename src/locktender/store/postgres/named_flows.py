@@ -11,9 +11,16 @@ from locktender.store.decode import announced_flows, encode
 from locktender.store.postgres.client_verbs import submit_within
 from locktender.store.postgres.composed_sql import columns
 from locktender.store.postgres.recovery import fence
-from locktender.store.postgres.session import PostgresSession
+from locktender.store.postgres.session import LockTaken, PostgresSession, leading_alone
 from locktender.store.protocol import SetSchedule, Submit, TickMove
-from locktender.store.schedule_rows import KEPT_TICKS, changed, schedule_row, settled
+from locktender.store.schedule_rows import (
+    ALL_KEPT_CHANGES,
+    KEPT_CHANGES,
+    KEPT_TICKS,
+    changed,
+    schedule_row,
+    settled,
+)
 
 T = TypeVar("T")
 
@@ -40,8 +47,11 @@ class PostgresNaming:
         rows = await self._look(lambda tx: tx.all("schedule_due", limit))
         return [schedule_row(row) for row in rows]
 
-    async def tick(self, term: int, moves: Sequence[TickMove]) -> None:
-        await self._lead(lambda tx: _tick(tx, term, moves))
+    async def tick(self, term: int, moves: Sequence[TickMove], *, patient: bool = False) -> bool:
+        return await self._lead(lambda tx: _tick(tx, term, moves, patient=patient))
+
+    async def put_off(self, term: int, schedules: Sequence[str], until: int) -> None:
+        await self._lead(lambda tx: _put_off(tx, term, schedules, until))
 
     async def ticks(self, schedule: str, limit: int) -> list[TickRow]:
         rows = await self._look(lambda tx: tx.all("schedule_ticks", schedule, limit))
@@ -107,11 +117,28 @@ async def _set(tx: PostgresSession, change: SetSchedule) -> ScheduleRow | None:
             told = (None if each is None else encode(each) for each in (before, after))
             values = change.name, change.who, change.what
             await tx.run("schedule_change_add", now, *values, *told, change.reason)
+            await tx.run("schedule_changes_trim", change.name, KEPT_CHANGES, ALL_KEPT_CHANGES)
     return made
 
 
-async def _tick(tx: PostgresSession, term: int, moves: Sequence[TickMove]) -> None:
-    async with tx.transaction("begin_alone"):
+async def _put_off(tx: PostgresSession, term: int, schedules: Sequence[str], until: int) -> None:
+    async with tx.transaction():
+        await fence(tx, term)
+        await tx.run("schedule_put_off", list(schedules), until)
+
+
+async def _tick(
+    tx: PostgresSession, term: int, moves: Sequence[TickMove], *, patient: bool
+) -> bool:
+    try:
+        await _tick_alone(tx, term, moves, leading_alone(patient))
+    except LockTaken:
+        return False
+    return True
+
+
+async def _tick_alone(tx: PostgresSession, term: int, moves: Sequence[TickMove], how: str) -> None:
+    async with tx.transaction(how):
         await fence(tx, term)
         for name in sorted(move.name for move in moves):
             await tx.row("schedule_turn", name)
@@ -129,6 +156,10 @@ async def _tick(tx: PostgresSession, term: int, moves: Sequence[TickMove]) -> No
         for move in standing:
             state, rows = settled(move, next(answers) if move.runs else [], now)
             await tx.run("schedule_move", move.next_at, encode(state), move.name)
+            if state.stopped:
+                stopped = move.name, "leader", "stopped", None, None, state.stopped
+                await tx.run("schedule_change_add", now, *stopped)
+                await tx.run("schedule_changes_trim", move.name, KEPT_CHANGES, ALL_KEPT_CHANGES)
             if rows:
                 several = [(move.name, *row) for row in rows]
                 await tx.run("schedule_tick_add", *columns(several, 6))

@@ -72,6 +72,7 @@ async def load(tx: PostgresSession) -> Snapshot:
             reservations=[Reservation(*row) for row in await tx.all("reservation_list")],
             lingers=decode.lingers(await tx.all("linger_list")),
             unplaced=[run for (run,) in await tx.all("unplaced_list")],
+            kept=decode.kept_places(await tx.all("kept_list"), limits),
             lanes=decode.lanes(await tx.all("lanes_queued")),
             requests=decode.requests(await tx.all("request_list", MAX_REQUESTS)),
             stops=[Order(*row) for row in await tx.all("stop_list")],
@@ -213,12 +214,13 @@ async def queue(tx: PostgresSession, limit: int) -> list[QueueEntry]:
 
 async def beside(tx: PostgresSession, run: int, most: int) -> QueueView | None:
     async with tx.transaction("begin_read"):
-        places, rules, [[now]], executing, unplaced, lasted = await tx.several(
+        places, rules, [[now]], executing, unplaced, kept, lasted = await tx.several(
             ("queue_place", (run,)),
             ("limit_list", ()),
             ("now", ()),
             ("runs_placed", ()),
             ("unplaced_list", ()),
+            ("kept_list", ()),
             ("runs_lasted", (run, ENDED_LATELY, MAX_RANK)),
         )
         if not places:
@@ -232,6 +234,7 @@ async def beside(tx: PostgresSession, run: int, most: int) -> QueueView | None:
             limit_rows=rows,
             executing=decode.runs(executing),
             unplaced=[seq for (seq,) in unplaced],
+            kept=decode.kept_places(kept, limits),
             lasted=[each for (each,) in lasted],
             line=await _line(tx, (*place, run), most, turns=limits.fair is not None),
         )

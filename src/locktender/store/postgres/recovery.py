@@ -9,15 +9,16 @@ from locktender.base.model import Failure, WorkerLife
 from locktender.base.states import EXECUTING_RUNS, TERMINAL_RUNS, RunState
 from locktender.kernel.lanes import rank
 from locktender.store import worker_changes
-from locktender.store.decode import decode_tags, encode, known_worker, life
+from locktender.store.decode import decode_tags, encode, known_worker, life, read_keeps
 from locktender.store.history import by_run
 from locktender.store.lanes import lane_name
 from locktender.store.postgres.client_verbs import lanes_for
 from locktender.store.postgres.commits import end_waits, move, not_leader, step
 from locktender.store.postgres.composed_sql import Parts, columns
-from locktender.store.postgres.session import SUBMITTERS, PostgresSession
+from locktender.store.postgres.session import SUBMITTERS, PostgresSession, Row
 from locktender.store.postgres.worker_verbs import moves
 from locktender.store.protocol import (
+    BoundCache,
     Expire,
     HoldRuns,
     Lost,
@@ -174,13 +175,14 @@ async def reassign_lanes(tx: PostgresSession, reassign: ReassignLanes) -> int:
                 waits_for=waits_for,
                 flow=flow,
                 run=seq,
+                keeps=read_keeps(keeps, limits),
             )
-            for seq, kind, flow, tags, _, key, waits_for, *_ in rows
+            for seq, kind, flow, tags, _, key, waits_for, keeps, *_ in rows
         ]
         lanes = await lanes_for(tx, signatures)
         moves: list[tuple[int, int, int, int, int]] = []
         for row, sign in zip(rows, signatures, strict=True):
-            seq, _, _, _, priority, _, _, *old, queued_at = row
+            seq, _, _, _, priority, _, _, _, *old, queued_at = row
             new = (lanes[sign], *rank(limits, priority, queued_at))
             if new != tuple(old):
                 moves.append((seq, priority, *new))
@@ -211,4 +213,17 @@ async def remove_unused(tx: PostgresSession, remove: RemoveUnused) -> int | None
             await tx.run("drain_orders_remove")
             await tx.run("throttles_remove")
             await tx.run("limit_history_remove", remove.before)
+            await tx.run("outbox_prune", remove.before)
     return rows[-1][0] if len(rows) == remove.batch else 0
+
+
+async def bound_cache(tx: PostgresSession, bound: BoundCache) -> bool:
+    async with tx.transaction():
+        await fence(tx, bound.term)
+        [now] = await tx.row("now")
+        expired = await tx.all("cached_expire", now, bound.batch)
+        count, size = await tx.row("cached_total")
+        gone: list[Row] = []
+        if count > bound.most or size > bound.most_bytes:
+            gone = await tx.all("cached_bound", bound.most, bound.most_bytes, bound.batch)
+    return bound.batch in (len(expired), len(gone))

@@ -7,6 +7,7 @@
     Reading     anyone looks at runs, tasks, events, workers and limits
     Waiting     runs that wait for their time are found and woken
     Mailing     clients send events, the leader reads them for the tasks that wait
+    Outbox      runs that applications submitted in transactions of their own are taken up
     Upkeep      old runs, graphs and blobs are removed
 
 A leader owns its tasks up to the offer, a worker owns a task from acceptance
@@ -43,13 +44,19 @@ from locktender.store.protocol.leading import (
 )
 from locktender.store.protocol.mailing import (
     MAX_MAIL,
-    TOPIC_KEPT_US,
     EventSent,
     EventWaiter,
     Mailing,
     SendEvent,
 )
 from locktender.store.protocol.naming import Naming, SetSchedule, TickMove
+from locktender.store.protocol.outbox import (
+    Outbox,
+    OutboxAnswer,
+    OutboxEntry,
+    OutboxMove,
+    OutboxRun,
+)
 from locktender.store.protocol.reading import (
     BEGINNING,
     Counts,
@@ -68,8 +75,10 @@ from locktender.store.protocol.reading import (
 from locktender.store.protocol.submitting import SetLimit, Submit, Submitted, Submitting
 from locktender.store.protocol.upkeep import (
     AuditState,
+    BoundCache,
     Discard,
     Discarded,
+    EventReader,
     Prune,
     Pruned,
     References,
@@ -92,9 +101,9 @@ from locktender.store.protocol.working import (
 __all__ = [
     "BEGINNING",
     "MAX_MAIL",
-    "TOPIC_KEPT_US",
     "Accept",
     "AuditState",
+    "BoundCache",
     "ChangeNotice",
     "Committed",
     "Counts",
@@ -104,6 +113,7 @@ __all__ = [
     "Elect",
     "EndedTask",
     "EventFilter",
+    "EventReader",
     "EventSent",
     "EventWaiter",
     "Expire",
@@ -122,6 +132,11 @@ __all__ = [
     "Mailing",
     "Naming",
     "OfferNotice",
+    "Outbox",
+    "OutboxAnswer",
+    "OutboxEntry",
+    "OutboxMove",
+    "OutboxRun",
     "Provision",
     "ProvisionState",
     "Prune",
@@ -159,5 +174,7 @@ __all__ = [
 ]
 
 
-class Store(Submitting, Leading, Working, Naming, Reading, Upkeep, Waiting, Mailing, Protocol):
+class Store(
+    Submitting, Leading, Working, Naming, Reading, Upkeep, Waiting, Mailing, Outbox, Protocol
+):
     """One durable place for runs. Both back ends pass `locktender.testing.conformance`."""

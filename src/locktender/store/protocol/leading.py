@@ -10,10 +10,20 @@ is right for any process: `forget_asked` needs no fence.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from locktender.base.changes import Bucket, Commit, Linger, Order, Reservation, TaskRow
+from locktender.base.changes import (
+    Bucket,
+    CachedResult,
+    Commit,
+    KeptPlace,
+    Linger,
+    Order,
+    Reservation,
+    TaskRow,
+)
 from locktender.base.events import EventRow
 from locktender.base.limits import Limits
 from locktender.base.model import (
@@ -79,6 +89,8 @@ class Snapshot:
     requests: list[StoredRequest]
     stops: list[Order]
     """Stop orders not yet obeyed."""
+    kept: list[KeptPlace] = field(default_factory=list[KeptPlace])
+    """Runs that have begun, have no place, and keep it at some limits."""
     held: list[RunRow] = field(default_factory=list[RunRow])
     """Runs that are held, by seq; and runs in a state that there is not, which must become so."""
     held_tasks: list[TaskRow] = field(default_factory=list[TaskRow])
@@ -130,6 +142,8 @@ class ChangeNotice:
     """Workers that accepted offers. It can be read later, unless somebody waits for their answer."""
     queued: tuple[int, ...] = ()
     """Runs that were submitted: their rows can be read without the history."""
+    outbox: bool = False
+    """An application committed a submission: see `Outbox`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +272,10 @@ class Leading(StoreBase, Protocol):
 
     async def overdue(self, limit: int) -> list[RunRow]:
         """Queued runs whose deadline has passed, the longest overdue first."""
+        ...
+
+    async def find_cached(self, keys: Sequence[str]) -> list[CachedResult]:
+        """Results that are kept under these keys, also those whose time has passed."""
         ...
 
     async def commit(self, commit: Commit, *, dry_run: bool = False) -> Committed:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NewType, Protocol
 
-from locktender.base.changes import TaskRow
+from locktender.base.changes import CachedResult, KeptPlace, TaskRow
 from locktender.base.events import EventRow
 from locktender.base.limits import Limits
 from locktender.base.model import (
@@ -79,6 +79,8 @@ class QueueView:
     """Runs with a place, by seq: they execute, or are held with something in flight. Without their values."""
     unplaced: list[int]
     """Those of `executing` that gave their place back."""
+    kept: list[KeptPlace]
+    """Runs that have no place and keep it at some limits."""
     lasted: list[int]
     """How long runs of its flow lasted, of those that ended lately."""
     line: QueueLine
@@ -120,6 +122,8 @@ class Follow:
 class Followed:
     cursor: Cursor
     events: list[EventRow]
+    behind: list[Cursor]
+    """For each of `events` the cursor that goes on behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +181,10 @@ class Reading(StoreBase, Protocol):
         ...
 
     async def logs(self, where: LogFilter) -> list[LogRow]: ...
+    async def log_counts(self, run: int, task: int | None = None) -> dict[tuple[int, int], int]:
+        """(task, token) of each attempt of a run that has logged → how many lines, in all."""
+        ...
+
     async def queue(self, limit: int) -> list[QueueEntry]:
         """Queued runs in their global order (priority, then age)."""
         ...
@@ -187,6 +195,16 @@ class Reading(StoreBase, Protocol):
         At most `most` queued runs are counted of its own lane, before it, behind it, and of all that take
         turns with it: the cost does not grow with the queue.
         """
+        ...
+
+    async def cached_results(
+        self, step: str | None = None, flow: str | None = None, limit: int = 1_000
+    ) -> list[CachedResult]:
+        """Results that are kept and not past their time, the newest first, without their values."""
+        ...
+
+    async def cached_result(self, key: str) -> list[CachedResult]:
+        """The one whose key begins so; two, where there are more."""
         ...
 
     async def workers(self) -> list[WorkerRow]: ...

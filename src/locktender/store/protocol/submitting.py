@@ -62,6 +62,8 @@ class SetLimit:
 
     `rule` is then only the starting point where (kind, name) has no rule of its own yet.
     """
+    expected: int | None = None
+    """The `limit` in force that the sender has seen: where it is another one, `LimitChanged` is raised."""
 
 
 class Submitting(StoreBase, Protocol):

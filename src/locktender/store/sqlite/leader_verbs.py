@@ -23,6 +23,7 @@ from locktender.store.decode import (
     asked_workers,
     decode_tags,
     encode,
+    keeps_text,
     lease_end,
     read_provision_status,
     wrong,
@@ -37,6 +38,7 @@ from locktender.store.protocol import (
     ProvisionState,
 )
 from locktender.store.sqlite.mailing import write_mail
+from locktender.store.sqlite.result_cache import write_cache
 from locktender.store.sqlite.session import SqliteSession, listed, record
 from locktender.store.worker_changes import held
 
@@ -99,6 +101,8 @@ def commit(tx: SqliteSession, commit: Commit) -> Committed:
     _write_runs(tx, commit, now)
     if commit.waits_opened or commit.waits_over or commit.mail_taken:
         write_mail(tx, commit)
+    if commit.cache_stored or commit.cache_cleared:
+        write_cache(tx, commit)
     if commit.node_inputs:
         tx.each("node_input_add", commit.node_inputs)
     if commit.buckets:
@@ -113,6 +117,8 @@ def commit(tx: SqliteSession, commit: Commit) -> Committed:
         tx.run("unplaced_remove", listed(commit.placed))
     if commit.unplaced:
         tx.run("unplaced_add", listed(commit.unplaced))
+    if commit.kept:
+        tx.each("kept_add", [(run, keeps_text(rules)) for run, rules in commit.kept])
     if commit.silences is not None:
         tx.run("silence_clear")
         tx.each("silence_add", commit.silences)

@@ -9,7 +9,14 @@ from locktender.base.announced import AnnouncedFlow
 from locktender.base.schedules import ScheduleChange, ScheduleRow, TickRow
 from locktender.store.decode import announced_flows, encode
 from locktender.store.protocol import SetSchedule, Submit, TickMove
-from locktender.store.schedule_rows import KEPT_TICKS, changed, schedule_row, settled
+from locktender.store.schedule_rows import (
+    ALL_KEPT_CHANGES,
+    KEPT_CHANGES,
+    KEPT_TICKS,
+    changed,
+    schedule_row,
+    settled,
+)
 from locktender.store.sqlite.client_verbs import submit
 from locktender.store.sqlite.leader_verbs import fence
 from locktender.store.sqlite.session import SqliteSession, listed
@@ -39,8 +46,18 @@ class SqliteNaming:
         rows = await self._look(lambda tx: tx.all("schedule_due", limit))
         return [schedule_row(row) for row in rows]
 
-    async def tick(self, term: int, moves: Sequence[TickMove]) -> None:
+    async def tick(
+        self,
+        term: int,
+        moves: Sequence[TickMove],
+        *,
+        patient: bool = False,  # noqa: ARG002 — whoever writes waits for the file
+    ) -> bool:
         await self._write(lambda tx: _tick(tx, term, moves))
+        return True
+
+    async def put_off(self, term: int, schedules: Sequence[str], until: int) -> None:
+        await self._write(lambda tx: _put_off(tx, term, schedules, until))
 
     async def ticks(self, schedule: str, limit: int) -> list[TickRow]:
         rows = await self._look(lambda tx: tx.all("schedule_ticks", schedule, limit))
@@ -91,7 +108,13 @@ def _set(tx: SqliteSession, change: SetSchedule) -> ScheduleRow | None:
         tx.run(
             "schedule_change_add", now, change.name, change.who, change.what, *told, change.reason
         )
+        tx.run("schedule_changes_trim", change.name, KEPT_CHANGES, ALL_KEPT_CHANGES)
     return made
+
+
+def _put_off(tx: SqliteSession, term: int, schedules: Sequence[str], until: int) -> None:
+    fence(tx, term)
+    tx.run("schedule_put_off", listed(schedules), until)
 
 
 def _tick(tx: SqliteSession, term: int, moves: Sequence[TickMove]) -> None:
@@ -106,6 +129,10 @@ def _tick(tx: SqliteSession, term: int, moves: Sequence[TickMove]) -> None:
         answers = submit(tx, Submit(runs, move.graphs, partial=True)) if runs else []
         state, rows = settled(move, answers, now)
         tx.run("schedule_move", move.next_at, encode(state), move.name)
+        if state.stopped:
+            stopped = move.name, "leader", "stopped", None, None, state.stopped
+            tx.run("schedule_change_add", now, *stopped)
+            tx.run("schedule_changes_trim", move.name, KEPT_CHANGES, ALL_KEPT_CHANGES)
         if rows:
             tx.each("schedule_tick_add", [(move.name, *row) for row in rows])
             tx.run("schedule_tick_trim", move.name, KEPT_TICKS)

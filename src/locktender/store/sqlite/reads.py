@@ -8,7 +8,7 @@ from locktender.base.changes import Order, Reservation, TaskRow
 from locktender.base.errors import HistoryReplaced, NotFound
 from locktender.base.events import EventRow
 from locktender.base.limits import Limits
-from locktender.base.model import LimitChange, LimitRow, LogFilter, LogRow, RunRow, WorkerRow
+from locktender.base.model import LimitChange, LimitRow, RunRow, WorkerRow
 from locktender.kernel.lanes import HOLD
 from locktender.store import decode
 from locktender.store.admission import tally
@@ -53,6 +53,7 @@ def load(tx: SqliteSession) -> Snapshot:
         reservations=[Reservation(*row) for row in tx.all("reservation_list")],
         lingers=decode.lingers(tx.all("linger_list")),
         unplaced=[run for (run,) in tx.all("unplaced_list")],
+        kept=decode.kept_places(tx.all("kept_list"), limits),
         lanes=decode.lanes(tx.all("lanes_queued")),
         requests=decode.requests(tx.all("request_list", MAX_REQUESTS)),
         stops=[Order(*row) for row in tx.all("stop_list")],
@@ -81,7 +82,8 @@ def gather(tx: SqliteSession, gather: Gather, workers_seen: int) -> tuple[Gather
 
 
 def follow(tx: SqliteSession, follow: Follow) -> Followed:
-    return Followed(*_follow(tx, follow.after, "", follow.run, follow.limit))
+    cursor, events = _follow(tx, follow.after, "", follow.run, follow.limit)
+    return Followed(cursor, events, [Cursor(str(each.seq)) for each in events])
 
 
 def _follow(
@@ -148,11 +150,6 @@ def tasks(tx: SqliteSession, run: int) -> list[TaskRow]:
     return [TaskRow._make(row) for row in tx.all("tasks_of_run", run)]
 
 
-def logs(tx: SqliteSession, where: LogFilter) -> list[LogRow]:
-    rows = tx.all("logs_list", where.run, where.task, *where.after, where.limit)
-    return [LogRow(*row) for row in rows]
-
-
 def events(tx: SqliteSession, where: EventFilter) -> list[EventRow]:
     if where.newest:
         rows = (tx.all("events_newest", where.after, where.limit))[::-1]
@@ -179,6 +176,7 @@ def beside(tx: SqliteSession, run: int, most: int) -> QueueView | None:
         limit_rows=rows,
         executing=decode.runs(tx.all("runs_placed")),
         unplaced=[run for (run,) in tx.all("unplaced_list")],
+        kept=decode.kept_places(tx.all("kept_list"), limits),
         lasted=[lasted for (lasted,) in tx.all("runs_lasted", run, ENDED_LATELY)],
         line=_line(tx, (*place, run), most, turns=limits.fair is not None),
     )

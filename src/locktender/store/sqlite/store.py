@@ -19,14 +19,12 @@ from typing import TypeVar
 from locktender.base.changes import Commit, Order, TaskRow
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.errors import StoreError
-from locktender.base.events import Change, EventRow
+from locktender.base.events import EventRow
 from locktender.base.limits import Limits
 from locktender.base.model import (
     HeldUp,
     LimitChange,
     LimitRow,
-    LogFilter,
-    LogRow,
     Request,
     RunRow,
     WorkerLife,
@@ -35,7 +33,6 @@ from locktender.base.model import (
 from locktender.store.forking import check_process
 from locktender.store.protocol import (
     Accept,
-    AuditState,
     ChangeNotice,
     Committed,
     Counts,
@@ -57,12 +54,9 @@ from locktender.store.protocol import (
     OfferNotice,
     Provision,
     ProvisionState,
-    Prune,
-    Pruned,
     QueueEntry,
     QueueView,
     ReassignLanes,
-    References,
     RemoveUnused,
     Renewed,
     RunFilter,
@@ -74,7 +68,6 @@ from locktender.store.protocol import (
     StoredContent,
     Submit,
     Submitted,
-    Thin,
     Withdraw,
 )
 from locktender.store.sqlite import (
@@ -91,6 +84,9 @@ from locktender.store.sqlite.companions import create_database
 from locktender.store.sqlite.mailing import SqliteMailing
 from locktender.store.sqlite.named_flows import SqliteNaming
 from locktender.store.sqlite.opening import OpenFile
+from locktender.store.sqlite.outbox import SqliteOutbox
+from locktender.store.sqlite.pruning import SqliteUpkeep
+from locktender.store.sqlite.result_cache import SqliteResultCache
 from locktender.store.sqlite.session import SqliteSession, resolved
 from locktender.store.sqlite.wake import SqliteWaiting
 from locktender.store.sqlite.write_lock import held_up
@@ -101,7 +97,9 @@ BUSY_TIMEOUT_US = 5 * SECOND
 POLL_SECONDS = 0.05
 
 
-class SqliteStore(SqliteNaming, SqliteWaiting, SqliteMailing, Store):
+class SqliteStore(
+    SqliteUpkeep, SqliteResultCache, SqliteNaming, SqliteWaiting, SqliteMailing, SqliteOutbox, Store
+):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
 
     def __init__(
@@ -289,9 +287,6 @@ class SqliteStore(SqliteNaming, SqliteWaiting, SqliteMailing, Store):
         self._stale += len(stale)
         return stale
 
-    async def keep_logs(self, rows: list[LogRow]) -> None:
-        await self._write(lambda tx: tx.each("log_add", rows))
-
     # -- values
 
     async def put_blob(self, data: bytes) -> str:
@@ -325,9 +320,6 @@ class SqliteStore(SqliteNaming, SqliteWaiting, SqliteMailing, Store):
 
     async def held_up(self) -> HeldUp:
         return held_up(self.path)
-
-    async def logs(self, where: LogFilter) -> list[LogRow]:
-        return await self._look(lambda tx: reads.logs(tx, where))
 
     async def queue(self, limit: int) -> list[QueueEntry]:
         return await self._look(lambda tx: reads.queue(tx, limit))
@@ -366,24 +358,6 @@ class SqliteStore(SqliteNaming, SqliteWaiting, SqliteMailing, Store):
         return await self._look(leader_verbs.provisioned)
 
     # -- upkeep
-
-    async def prune(self, prune: Prune) -> Pruned:
-        return await self._write(lambda tx: pruning.prune(tx, prune))
-
-    async def thin(self, thin: Thin) -> bool:
-        return await self._write(lambda tx: pruning.thin(tx, thin))
-
-    async def remark(self, change: Change) -> int:
-        return await self._write(lambda tx: pruning.remark(tx, change))
-
-    async def audit_state(self) -> AuditState | None:
-        return await self._look(pruning.audit_state)
-
-    async def keep_audit_state(self, state: AuditState) -> None:
-        await self._write(lambda tx: pruning.keep_audit_state(tx, state))
-
-    async def references(self, after: int, limit: int) -> References:
-        return await self._look(lambda tx: pruning.references(tx, after, limit))
 
     async def stored_content(self, put_before: int, after: str, limit: int) -> StoredContent:
         return await self._look(

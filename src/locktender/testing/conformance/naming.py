@@ -15,6 +15,7 @@ from locktender.base.errors import NotLeader
 from locktender.base.model import NewRun
 from locktender.base.schedules import ScheduleRow, ScheduleSpec, ScheduleState
 from locktender.store.protocol import SetSchedule, Store, TickMove
+from locktender.store.schedule_rows import KEPT_CHANGES
 from locktender.testing.conformance.world import (
     SceneLeader,
     StoreScene,
@@ -199,3 +200,35 @@ class TestScheduling:
         many = [(tick, "why") for tick in range(250)]
         await store.tick(leader.term, [_move(row, None, missed=many)])
         assert [each.tick for each in await store.ticks("s", 200)] == list(range(249, 149, -1))
+
+    async def test_one_that_cannot_be_decided_on_is_put_off(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        await _set(store, "a", every_us=SECOND)
+        await _set(store, "b", every_us=SECOND)
+        world.clock.advance(2 * SECOND)
+        assert [row.name for row in await store.schedules_due(10)] == ["a", "b"]
+        until = world.clock.now() + 60 * SECOND
+        with pytest.raises(NotLeader):
+            await store.put_off(leader.term - 1, ["a"], until)
+        await store.put_off(leader.term, ["a"], until)
+        assert [row.name for row in await store.schedules_due(10)] == ["b"]
+        [row] = await store.schedules(["a"])
+        assert (row.next_at, row.version) == (until, 1)
+        await store.put_off(leader.term, ["a"], until + SECOND)  # it is not due: nothing changes
+        world.clock.advance(60 * SECOND)
+        assert [row.name for row in await store.schedules_due(10)] == ["b", "a"]
+
+    async def test_the_last_changes_are_kept(
+        self, world: StoreScene, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = await world.open()
+        for n in range(KEPT_CHANGES + 5):
+            await _set(store, "s", every_us=(n + 1) * SECOND)
+        assert len(await store.schedule_history("s", 1_000)) == KEPT_CHANGES
+        for module in (f"locktender.store.{name}.named_flows" for name in ("sqlite", "postgres")):
+            monkeypatch.setattr(f"{module}.ALL_KEPT_CHANGES", 10)
+        await _set(store, "other", every_us=SECOND)
+        kept = [*await store.schedule_history("s", 1_000)]
+        kept += await store.schedule_history("other", 1_000)
+        assert len(kept) == 10

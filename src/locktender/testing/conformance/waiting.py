@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from locktender.base.changes import RunEnd, RunEvents, RunStart, RunWait, TaskRow
+from locktender.base.changes import KeptPlace, RunEnd, RunEvents, RunStart, RunWait, TaskRow
 from locktender.base.clock import SECOND
 from locktender.base.errors import NotLeader
 from locktender.base.events import Change
 from locktender.base.ids import task_id
+from locktender.base.limits import TagRule
 from locktender.store.admission import MAX_WAITING, WAITING
 from locktender.store.protocol import HoldRuns, ReassignLanes, Store, Wake, Woken
 from locktender.testing.conformance.world import (
@@ -20,6 +21,7 @@ from locktender.testing.conformance.world import (
     new_run,
     set_ceiling,
     set_rule,
+    set_tag,
     submit,
     submitted,
 )
@@ -284,6 +286,62 @@ class TestWaiting:
         assert counts.admitted[""] - counts.closed[""] == 1
         assert counts.admitted[WAITING] == counts.closed[WAITING]
         assert await store.next_wake() is None
+
+    async def test_a_waiting_run_keeps_its_place_at_a_limit(self, world: StoreScene) -> None:
+        store = await world.open()
+        rule = TagRule("team", per_value=True, limit=1, counts_while_waiting=True)
+        await set_tag(store, rule)
+        await set_tag(store, TagRule("team", limit=5))
+        leader = await SceneLeader.stand(store)
+        run, rival = [await submitted(store, tags={"team": "a"}) for _ in range(2)]
+        now = world.clock.now()
+        waits = Change("run", 0, "running", "waiting", 0, {"wake_at": now + HOUR})
+        await leader.commit(
+            runs_started=[RunStart(run.seq, now)],
+            runs_waiting=[RunWait(run.seq, now + HOUR)],
+            kept=[(run.seq, ("team=*",))],
+            events=[RunEvents(run.seq, [Change("run", 0, "queued", "running"), waits])],
+        )
+
+        async def kept() -> list[KeptPlace]:
+            found = (await store.load()).kept
+            assert (view := await store.beside(rival.seq, 10)) is not None
+            assert view.kept == found
+            return found
+
+        place = KeptPlace(run.seq, run.id, {"team": "a"}, ("team=*",), now)
+        assert await kept() == [place]
+        world.clock.advance(HOUR)
+        await _wake(leader)
+        # Queued again, in a lane that does not wait for that limit.
+        assert await kept() == [place]
+        rows = {row.seq: row.lane for row in await store.arrivals([run.seq, rival.seq])}
+        assert rows[run.seq] != rows[rival.seq]
+        lane = (await store.load()).lanes
+        assert sorted(rows.values()) == sorted(lane)
+        # Who counts waiting runs no more makes it wait there again; and the other way round.
+        await set_tag(store, TagRule("team", per_value=True, limit=1))
+        assert await store.reassign_lanes(ReassignLanes(leader.term, 0)) == 0
+        rows = {row.seq: row.lane for row in await store.arrivals([run.seq, rival.seq])}
+        assert rows[run.seq] == rows[rival.seq]
+        await set_tag(store, rule)
+        assert await store.reassign_lanes(ReassignLanes(leader.term, 0)) == 0
+        rows = {row.seq: row.lane for row in await store.arrivals([run.seq, rival.seq])}
+        assert rows[run.seq] != rows[rival.seq]
+        started = Change("run", 0, "queued", "running")
+        await leader.commit(
+            runs_started=[RunStart(run.seq, now)],
+            placed=[run.seq],
+            events=[RunEvents(run.seq, [started])],
+        )
+        assert await kept() == []
+        # Without a place, and then ended: the next leader knows nothing of it.
+        await leader.commit(kept=[(run.seq, ("team=*",))])
+        await leader.commit(unplaced=[run.seq])
+        assert await kept() == [place]
+        assert (await store.load()).unplaced == [run.seq]
+        await leader.end(run.seq)
+        assert await kept() == []
 
     async def test_only_the_leader_wakes(self, world: StoreScene) -> None:
         store = await world.open()

@@ -186,6 +186,12 @@ INSERT INTO locktender.unplaced (run)
 SELECT * FROM unnest($1::bigint[]) WHERE EXISTS (SELECT 1 FROM fence)
 ON CONFLICT (run) DO NOTHING
 
+-- name: kept_add
+-- Runs that give their place back and keep it at some limits of tags.
+INSERT INTO locktender.unplaced (run, keeps)
+SELECT * FROM unnest($1::bigint[], $2::text[]) WHERE EXISTS (SELECT 1 FROM fence)
+ON CONFLICT (run) DO UPDATE SET keeps = excluded.keeps
+
 -- name: silence_clear
 -- Those that are not in the new set.
 DELETE FROM locktender.silence
@@ -216,5 +222,7 @@ WHERE r.seq = v.run AND (r.state = 'queued') IS TRUE
 
 -- name: queued_after
 -- Queued runs by age, to be given the lane that the limits ask for.
-SELECT seq, kind, flow, tags, priority, key, waits_for, lane, rank1, rank2, queued_at
-FROM locktender.run WHERE state = 'queued' AND seq > $1 ORDER BY seq LIMIT $2
+SELECT
+    r.seq, r.kind, r.flow, r.tags, r.priority, r.key, r.waits_for, u.keeps, r.lane, r.rank1, r.rank2, r.queued_at
+FROM locktender.run r LEFT JOIN locktender.unplaced u ON u.run = r.seq AND r.started_at <> 0
+WHERE r.state = 'queued' AND r.seq > $1 ORDER BY r.seq LIMIT $2

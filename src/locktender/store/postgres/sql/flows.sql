@@ -31,6 +31,11 @@ WHERE name = ANY($1::text[]) ORDER BY name
 SELECT name, version, next_at, declared, live, state FROM locktender.schedule
 WHERE next_at <= (SELECT locktender.locktender_now()) ORDER BY next_at, name LIMIT $1
 
+-- name: schedule_put_off
+-- Schedules that cannot be read or decided on: they are looked at later, and others before them.
+UPDATE locktender.schedule SET next_at = $2
+WHERE name = ANY($1::text[]) AND next_at <= (SELECT locktender.locktender_now())
+
 -- name: schedule_versions
 -- Whether schedules have changed since they were read.
 SELECT name, version FROM locktender.schedule WHERE name = ANY($1::text[])
@@ -76,6 +81,12 @@ WHERE name = $1 ORDER BY tick DESC LIMIT $2
 -- Who changed a schedule.
 INSERT INTO locktender.schedule_history (at, name, who, what, before, after, reason)
 VALUES ($1, $2, $3, $4, $5, $6, $7)
+
+-- name: schedule_changes_trim
+-- The last changes of a schedule are remembered, and of all of them so many.
+DELETE FROM locktender.schedule_history WHERE (name = $1 AND seq <= (
+    SELECT seq FROM locktender.schedule_history WHERE name = $1 ORDER BY seq DESC LIMIT 1 OFFSET $2
+)) OR seq <= (SELECT max(seq) FROM locktender.schedule_history) - $3::bigint
 
 -- name: schedule_changes
 -- The last changes of a schedule.

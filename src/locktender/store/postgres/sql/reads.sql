@@ -192,10 +192,15 @@ FROM unnest($1::bigint[]) v (id) JOIN locktender.task t ON t.id = v.id
 
 -- name: logs_list
 -- What attempts of a run logged, by task and token.
-SELECT task, token, attempt, body FROM locktender.log
+SELECT task, token, attempt, body, lines FROM locktender.log
 WHERE task >= $1::bigint << 20 AND task < ($1::bigint + 1) << 20 AND ($2::bigint IS NULL OR task = $2)
     AND (task, token) > ($3::bigint, $4::bigint)
 ORDER BY task, token LIMIT $5::bigint
+
+-- name: log_counts
+-- How many lines each attempt of a run has logged.
+SELECT task, token, lines FROM locktender.log
+WHERE task >= $1::bigint << 20 AND task < ($1::bigint + 1) << 20 AND ($2::bigint IS NULL OR task = $2)
 
 -- name: workers_list
 -- All workers.
@@ -218,6 +223,13 @@ SELECT task, pool, slots FROM locktender.reservation ORDER BY task, pool COLLATE
 -- name: unplaced_list
 -- Executing runs without a place.
 SELECT run FROM locktender.unplaced ORDER BY run
+
+-- name: kept_list
+-- Runs that have begun, have no place now, and keep it at some limits of tags.
+SELECT u.run, r.id, r.tags, u.keeps, r.started_at
+FROM locktender.unplaced u JOIN locktender.run r ON r.seq = u.run
+WHERE u.keeps IS NOT NULL AND r.state IN ('waiting', 'queued', 'running', 'cancelling') AND r.started_at <> 0
+ORDER BY u.run
 
 -- name: linger_list
 -- Slots of dead workers that their pool's lease still holds.

@@ -28,12 +28,13 @@ SELECT
 -- Waiting runs whose time has come, and those whose time cannot be read.
 SELECT
     w.run, w.wake_at, r.state, r.kind, r.tags, r.priority, r.key, r.waits_for, r.queued_at,
-    r.started_at, r.generation, r.verdict, r.id, r.flow
+    r.started_at, r.generation, r.verdict, r.id, r.flow, u.keeps
 FROM (
     (SELECT run, wake_at FROM locktender.waiting WHERE wake_at <= $1::bigint ORDER BY wake_at LIMIT $2)
     UNION ALL
     (SELECT run, wake_at FROM locktender.waiting WHERE wake_at > 144115188075855872 LIMIT $2)
 ) w LEFT JOIN locktender.run r ON r.seq = w.run
+LEFT JOIN locktender.unplaced u ON u.run = w.run AND r.started_at <> 0
 ORDER BY w.run
 
 -- name: waiting_times

@@ -123,6 +123,10 @@ DELETE FROM unplaced WHERE run IN (SELECT value FROM json_each(?))
 -- Runs that give their place back.
 INSERT OR IGNORE INTO unplaced (run) SELECT value FROM json_each(?)
 
+-- name: kept_add
+-- Runs that give their place back and keep it at some limits of tags.
+INSERT OR REPLACE INTO unplaced (run, keeps) VALUES /*rows*/ (?, ?)
+
 -- name: silence_clear
 -- The whole set is written anew.
 DELETE FROM silence
@@ -148,5 +152,7 @@ WHERE run.seq = v.run AND run.state = 'queued'
 
 -- name: queued_after
 -- Queued runs by age, to be given the lane that the limits ask for.
-SELECT seq, kind, flow, tags, priority, key, waits_for, lane, rank1, rank2, queued_at
-FROM run WHERE state = 'queued' AND seq > ? ORDER BY seq LIMIT ?
+SELECT
+    r.seq, r.kind, r.flow, r.tags, r.priority, r.key, r.waits_for, u.keeps, r.lane, r.rank1, r.rank2, r.queued_at
+FROM run r LEFT JOIN unplaced u ON u.run = r.seq AND r.started_at <> 0
+WHERE r.state = 'queued' AND r.seq > ? ORDER BY r.seq LIMIT ?

@@ -26,9 +26,14 @@ SELECT name, version, next_at, declared, live, state FROM schedule
 WHERE name IN (SELECT value FROM json_each(?)) ORDER BY name
 
 -- name: schedule_due
--- Schedules that the leader has to look at.
+-- Schedules that the leader has to look at, and those whose time cannot be read: a text stands behind all numbers.
 SELECT name, version, next_at, declared, live, state FROM schedule
-WHERE next_at <= locktender_now() ORDER BY next_at, name LIMIT ?
+WHERE next_at <= locktender_now() OR next_at > 144115188075855872 ORDER BY next_at, name LIMIT ?
+
+-- name: schedule_put_off
+-- Schedules that cannot be read or decided on: they are looked at later, and others before them.
+UPDATE schedule SET next_at = ?2
+WHERE name IN (SELECT value FROM json_each(?1)) AND (next_at <= locktender_now() OR next_at > 144115188075855872)
 
 -- name: schedule_versions
 -- Whether schedules have changed since they were read.
@@ -67,6 +72,12 @@ SELECT tick, outcome, run, reason, at FROM schedule_tick WHERE name = ? ORDER BY
 -- name: schedule_change_add
 -- Who changed a schedule.
 INSERT INTO schedule_history (at, name, who, what, before, after, reason) VALUES (?, ?, ?, ?, ?, ?, ?)
+
+-- name: schedule_changes_trim
+-- The last changes of a schedule are remembered, and of all of them so many.
+DELETE FROM schedule_history WHERE (name = ?1 AND seq <= (
+    SELECT seq FROM schedule_history WHERE name = ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2
+)) OR seq <= (SELECT max(seq) FROM schedule_history) - ?3
 
 -- name: schedule_changes
 -- The last changes of a schedule.

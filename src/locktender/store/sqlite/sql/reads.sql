@@ -197,10 +197,15 @@ FROM json_each(?) v CROSS JOIN task t ON t.id = v.value
 
 -- name: logs_list
 -- What attempts of a run logged, by task and token.
-SELECT task, token, attempt, body FROM log
+SELECT task, token, attempt, body, lines FROM log
 WHERE task >= ?1 << 20 AND task < (?1 + 1) << 20 AND (?2 IS NULL OR task = ?2)
     AND (task, token) > (?3, ?4)
 ORDER BY task, token LIMIT ?5
+
+-- name: log_counts
+-- How many lines each attempt of a run has logged.
+SELECT task, token, lines FROM log
+WHERE task >= ?1 << 20 AND task < (?1 + 1) << 20 AND (?2 IS NULL OR task = ?2)
 
 -- name: workers_list
 -- All workers.
@@ -218,6 +223,12 @@ SELECT pool, tat FROM bucket ORDER BY pool
 -- name: unplaced_list
 -- Executing runs without a place.
 SELECT run FROM unplaced ORDER BY run
+
+-- name: kept_list
+-- Runs that have begun, have no place now, and keep it at some limits of tags.
+SELECT u.run, r.id, r.tags, u.keeps, r.started_at FROM unplaced u JOIN run r ON r.seq = u.run
+WHERE u.keeps IS NOT NULL AND r.state IN ('waiting', 'queued', 'running', 'cancelling') AND r.started_at <> 0
+ORDER BY u.run
 
 -- name: linger_list
 -- Slots of dead workers that their pool's lease still holds.

@@ -24,14 +24,14 @@ SELECT
 -- Waiting runs whose time has come, and those whose time cannot be read: a text stands behind all numbers.
 SELECT
     w.run, w.wake_at, r.state, r.kind, r.tags, r.priority, r.key, r.waits_for, r.queued_at,
-    r.started_at, r.generation, r.verdict, r.id, r.flow
+    r.started_at, r.generation, r.verdict, r.id, r.flow, u.keeps
 FROM (
     SELECT run, wake_at FROM (SELECT run, wake_at FROM waiting WHERE wake_at <= ?1 ORDER BY wake_at LIMIT ?2)
     UNION ALL
     SELECT run, wake_at FROM (
         SELECT run, wake_at FROM waiting WHERE wake_at > 144115188075855872 LIMIT ?2
     )
-) w LEFT JOIN run r ON r.seq = w.run
+) w LEFT JOIN run r ON r.seq = w.run LEFT JOIN unplaced u ON u.run = w.run AND r.started_at <> 0
 ORDER BY w.run
 
 -- name: waiting_times
