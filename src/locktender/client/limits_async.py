@@ -24,6 +24,7 @@ from locktender.base.names import UNLIMITED
 from locktender.base.tracebacks import public
 from locktender.client.core import Core
 from locktender.client.views import LimitChangeInfo, LimitInfo, instant
+from locktender.observe.holders import LimitCost, limit_costs
 from locktender.store.protocol import SetLimit
 
 FIXED = ("max_concurrent_runs", "max_active", "fair")
@@ -336,6 +337,11 @@ class AsyncLimits:
             )
             for change in await self._core.store.limit_history(most)
         ]
+
+    async def cost(self, last: Duration = "24h") -> list[LimitCost]:
+        """What each limit cost in waiting, of waits that were over within `last`; the most expensive first."""
+        self._core.guard.check()
+        return await limit_costs(self._core.store, microseconds(last, "last"))
 
     async def list(self) -> LimitInfos:
         """Every limit in force except pools; one that was never set shows its default."""

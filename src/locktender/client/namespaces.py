@@ -26,6 +26,7 @@ from locktender.client.views import (
     WorkerInfo,
 )
 from locktender.client.workers import AsyncWorkers
+from locktender.observe.holders import LimitCost
 
 Ids = str | Run[Any] | Iterable[str | Run[Any]]
 RunIds = list[str]
@@ -405,6 +406,10 @@ class SyncLimits:
     def history(self, limit: int = 100) -> list[LimitChangeInfo]:
         """Changes of limits and pools, newest first. `limit`: 1 to 100,000; default 100."""
         return self._bridge.call(self._limits.history(limit))
+
+    def cost(self, last: Duration = "24h") -> list[LimitCost]:
+        """What each limit cost in waiting, of waits that were over within `last`; the most expensive first."""
+        return self._bridge.call(self._limits.cost(last))
 
     def list(self) -> LimitInfos:
         """Every limit in force except pools; one that was never set shows its default."""

@@ -65,6 +65,7 @@ from locktender.store.protocol.reading import (
     Follow,
     Followed,
     LineGroup,
+    OpenRuns,
     QueueEntry,
     QueueLine,
     QueueView,
@@ -72,7 +73,7 @@ from locktender.store.protocol.reading import (
     RunFilter,
     RunsEnded,
 )
-from locktender.store.protocol.submitting import SetLimit, Submit, Submitted, Submitting
+from locktender.store.protocol.submitting import Rejections, SetLimit, Submit, Submitted, Submitting
 from locktender.store.protocol.upkeep import (
     AuditState,
     BoundCache,
@@ -132,6 +133,7 @@ __all__ = [
     "Mailing",
     "Naming",
     "OfferNotice",
+    "OpenRuns",
     "Outbox",
     "OutboxAnswer",
     "OutboxEntry",
@@ -147,6 +149,7 @@ __all__ = [
     "Reading",
     "ReassignLanes",
     "References",
+    "Rejections",
     "RemoveUnused",
     "Renewed",
     "RunFilter",

@@ -14,6 +14,7 @@ from locktender.store.protocol import (
     AuditState,
     BoundCache,
     Discard,
+    Discarded,
     EventReader,
     Prune,
     Pruned,
@@ -113,6 +114,8 @@ def discard_blobs(blobs: Blobs, discard: Discard) -> int:
 class SqliteUpkeep:
     """A part of `SqliteStore`."""
 
+    _blobs: Blobs
+
     async def _write(self, verb: Callable[[SqliteSession], T]) -> T:
         raise NotImplementedError
 
@@ -159,3 +162,13 @@ class SqliteUpkeep:
 
     async def references(self, after: int, limit: int) -> References:
         return await self._look(lambda tx: references(tx, after, limit))
+
+    async def stored_content(self, put_before: int, after: str, limit: int) -> StoredContent:
+        return await self._look(
+            lambda tx: stored_content(tx, self._blobs, put_before, after, limit)
+        )
+
+    async def discard(self, discard: Discard) -> Discarded:
+        graphs = await self._write(lambda tx: discard_graphs(tx, discard))
+        blobs = await self._look(lambda _: discard_blobs(self._blobs, discard))
+        return Discarded(graphs, blobs)
