@@ -48,6 +48,10 @@ def _parse(value: object, field: str) -> int:
         scaled = value * 1_000_000
         return round(scaled) if scaled <= MAX_MICROSECONDS else MAX_MICROSECONDS + 1
     text = value.strip() if isinstance(value, str) else ""
+    if text.startswith("-") and _PART.fullmatch(text[1:]):
+        raise InvalidInput(
+            f"{field} is not a duration: it is negative.", field=field, got=value, hint=_HINT
+        )
     parts = _PART.findall(text)
     if not parts or _PART.sub("", text).strip():
         raise InvalidInput(f"{field} is not a duration.", field=field, got=value, hint=_HINT)
