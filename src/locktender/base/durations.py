@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 from locktender.base.errors import InvalidInput
 
@@ -92,9 +93,13 @@ def instant_text(value: object, field: str) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
-def clock_text(at: int) -> str:
-    """An instant as people read it: `2031-05-01 09:00:00 UTC`."""
+def clock_text(at: int, tz: str = "UTC") -> str:
+    """An instant as people read it: `Thursday 2031-05-01 09:00:00 UTC`, or `… (Europe/Berlin)`."""
     try:
-        return f"{_EPOCH + timedelta(microseconds=at):%Y-%m-%d %H:%M:%S} UTC"
+        moment = _EPOCH + timedelta(microseconds=at)
+        shown = moment if tz == "UTC" else moment.astimezone(ZoneInfo(tz))
     except OverflowError:
         return "a moment that no calendar has"
+    except (ValueError, OSError, LookupError):  # there is no such zone on this machine
+        shown, tz = moment, "UTC"
+    return f"{shown:%A %Y-%m-%d %H:%M:%S} " + ("UTC" if tz == "UTC" else f"({tz})")
