@@ -18,7 +18,6 @@ SMALL_LINES = 60
 MOST_LINES = 450
 _COMMAND = "one file per command, imported at every start: what it needs is imported when it runs"
 APART: dict[str, str] = {
-    "locktender.cli.config": _COMMAND,
     "locktender.kernel.unfolding": "lifecycle.py is about every run, this about those submitted by name",
     "locktender.kernel.upkeep": "what the passing of time leaves behind is no part of deciding",
 }

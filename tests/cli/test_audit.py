@@ -162,6 +162,47 @@ async def test_a_violation_is_found_again_by_the_next_audit(tmp_path: Path) -> N
     await store.close()
 
 
+async def test_only_what_is_asked_for_is_shown(tmp_path: Path) -> None:
+    url = str(tmp_path / "locktender.db")
+    await fill(url, 3)
+    file = sqlite3.connect(url)
+    with file:
+        # A pool of 2 that was one of 1, and a run that nobody queued.
+        told = "CAST(replace(CAST(body AS TEXT), '\"limit\":2', '\"limit\":1') AS BLOB)"
+        file.execute(f"UPDATE event SET body = {told} WHERE run = ?", (NOBODY,))
+        file.execute("DELETE FROM event WHERE seq = (SELECT min(seq) FROM event WHERE run = 2)")
+    [(broken,)] = file.execute("SELECT id FROM run WHERE seq = 2")
+    [(first,)] = file.execute("SELECT id FROM run WHERE seq = 1")
+    file.close()
+    plain = ["audit", "--url", "locktender.db", "--json"]
+    commands = {
+        "all": plain,
+        "run": [*plain, "--run", broken],
+        "pool": [*plain, "--pool", "db"],
+        "both": [*plain, "--run", first, "--pool", "db"],
+        "other": [*plain, "--pool", "api"],
+        "hour": [*plain, "--since", "1h"],
+        "now": [*plain, "--since", "2999-01-01T00:00+00:00"],
+        "wrong": [*plain, "--since", "yesterday"],
+        "said": ["audit", "--url", "locktender.db", "--pool", "api"],
+    }
+    did = await asyncio.to_thread(batch, commands, tmp_path)
+    everything = did["all"].data["violations"]
+    assert {each["run"] for each in did["run"].data["violations"]} == {2}
+    at_pool = did["pool"].data["violations"]
+    assert "ceilings" in {each["rule"] for each in at_pool}
+    assert 0 < len(did["run"].data["violations"]) < len(everything)
+    assert 0 < len(at_pool) < len(everything)
+    assert [peak["name"] for peak in did["pool"].data["peaks"]] == ["pool:db"]
+    assert {each["run"] for each in did["both"].data["violations"]} <= {1}
+    assert did["hour"].data["violations"] == everything
+    for none in ("other", "now"):
+        assert (did[none].data["violations"], did[none].code) == ([], 0)
+    assert did["all"].code == did["run"].code == did["pool"].code == 1
+    assert did["wrong"].code == 2
+    assert "more broken outside of what was asked for" in did["said"].out
+
+
 async def test_events_of_no_run_go_when_they_say_nothing_any_more(
     url: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,10 +6,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
+from tests.support.cli_harness import executable
 
-from locktender import embedded, flow, step
+from locktender import InvalidInput, RunState, TaskState, embedded, flow, step
+from locktender.base.events import Subject
+from locktender.client.history import event_name
+from locktender.testing import eventually
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
@@ -22,6 +27,92 @@ async def double(n: int) -> int:
 @flow
 def doubled(n: int) -> object:
     return double(n)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        return request.getfixturevalue("postgres_url")
+    return str(tmp_path / "locktender.db")
+
+
+def lines(url: str, *words: str) -> list[dict[str, Any]]:
+    done = executable("events", *words, "--json", "--url", url, cwd=Path.cwd())
+    assert done.code == 0, done.err
+    return [json.loads(line) for line in done.out.splitlines()]
+
+
+def test_the_history_is_read_on_behind_any_event(place: str):
+    with embedded(place) as client:
+        client.submit(doubled, 1).result("90s")
+        client.submit_many(doubled, [1, 2, 3])
+        eventually(lambda: client.runs.count("succeeded") == 4)
+        everything = list(client.events.follow(after="start", wait=False))
+        keys = [(each.seq, each.task, each.before, each.after) for each in everything]
+        assert len(keys) == len(set(keys))
+        assert {"RunQueued", "RunDequeued", "RunSucceeded", "StepStarted", "StepCompleted"} <= {
+            each.name for each in everything
+        }
+        ended = next(each for each in everything if each.name == "RunSucceeded")
+        assert client.runs.get(str(ended.run_id)).info().number == ended.run
+        for at, event in enumerate(everything):
+            rest = client.events.follow(after=event.cursor, wait=False)
+            found = [(each.seq, each.task, each.before, each.after) for each in rest]
+            assert found[: len(keys) - at - 1] == keys[at + 1 :]
+        with pytest.raises(InvalidInput, match="not a cursor"):
+            list(client.events.follow(after="x"))
+
+
+def test_each_consumer_has_a_cursor_of_its_own(place: str):
+    with embedded(place) as client:
+        client.submit(doubled, 1).result("90s")
+        first = lines(place, "--consumer", "billing")
+        cut = lines(place, "--after", first[3]["cursor"])
+        assert [each["seq"] for each in cut[: len(first) - 4]] == [
+            each["seq"] for each in first[4:]
+        ]
+        # One that stops in the middle of its work: what it did not take comes again.
+        events = client.events.follow(reader="mails", wait=False)
+        taken = [next(events), next(events), next(events)]
+        events.close()
+        client.submit(doubled, 2).result("90s")
+        again = lines(place, "--consumer", "billing")
+        assert [each["seq"] for each in again if each in first] == []
+        assert "RunSucceeded" in [each["name"] for each in again]
+        on = next(client.events.follow(reader="mails", wait=False))
+        assert on.cursor == taken[2].cursor
+        assert [each.name for each in client.events.readers()] == ["billing", "mails"]
+        assert client.events.forget_reader("mails")
+        assert not client.events.forget_reader("mails")
+
+
+def test_a_consumer_is_told_that_events_were_pruned(tmp_path: Path):
+    url = str(tmp_path / "locktender.db")
+    with embedded(url) as client:
+        client.submit(doubled, 1).result("90s")
+        cursor = lines(url, "--after", "start")[-1]["cursor"]
+        client.submit(doubled, 2).result("90s")
+        late = lines(url, "--after", cursor)[-1]["cursor"]
+    pruned = executable("db", "prune", "--older-than", "0s", "--url", url, cwd=tmp_path)
+    assert "removed 2 runs" in pruned.out, pruned.err
+    told = executable("events", "--after", cursor, "--json", "--url", url, cwd=tmp_path)
+    assert told.code == 1
+    assert told.error["code"] == "events_pruned"
+    assert "--skip-pruned goes on" in told.error["hint"]
+    assert lines(url, "--after", cursor, "--skip-pruned")[-1]["name"] == "AuditPruned"
+    # One that had read them all misses nothing.
+    assert [each["name"] for each in lines(url, "--after", late)][-1] == "AuditPruned"
+
+
+def test_every_change_has_a_name_of_its_own():
+    subjects = set(get_args(Subject))
+    states = {*RunState, *TaskState, "given_back", "paused", "sent", "failed"}
+    named = {
+        event_name(subject, after) for subject in subjects - {"wait", "leader"} for after in states
+    }
+    assert len(named) == len(subjects - {"wait", "leader"}) * len(states)
+    assert event_name("wait", "pool db") == "StepSlotWaiting"
+    assert event_name("leader", "host:1") == "LeaderElected"
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])

@@ -20,7 +20,8 @@ from locktender.base.config import load
 from locktender.base.graph import Graph
 from locktender.base.ids import RunId
 from locktender.base.model import RunRow
-from locktender.cli import runs, why
+from locktender.cli import events as cli_events
+from locktender.cli import runs
 from locktender.cli.context import Context, log_lines
 from locktender.cli.dev import DevScreen, Scene
 from locktender.cli.errors import show
@@ -189,7 +190,7 @@ def test_no_text_of_a_user_commands_the_terminal(
         shell = Context(url=str(tmp_path / "engine.db"))
         runs.list_(shell)
         runs.show(shell, run.id, tasks=True)
-        why.events(shell)
+        cli_events.events(shell)
         show(failed.value, shell)
         runs.show(Context(url=shell.url, json=True), run.id)
 

@@ -127,9 +127,12 @@ def test_what_cannot_be_paused_or_resumed_is_refused(engine: Client):
         run.pause()
     with pytest.raises(NotFound, match="is not paused"):
         engine.flows.resume("nobody")
-    engine.flows.pause("nightly")
-    with pytest.raises(NotFound, match="Did you mean 'nightly'"):
-        engine.flows.resume("nightli")
+    name = flows.beside.name
+    with pytest.raises(NotFound, match=f"Did you mean '{name}'"):
+        engine.flows.pause(f"{name}s")
+    engine.flows.pause(name)
+    with pytest.raises(NotFound, match=f"Did you mean '{name}'"):
+        engine.flows.resume(f"{name}s")
     with pytest.raises(InvalidInput):
         engine.flows.pause("")
     run.resume()  # is not paused: nothing to do

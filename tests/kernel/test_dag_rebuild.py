@@ -176,6 +176,25 @@ def test_a_retried_run_requests_failed_tasks_again():
     assert (last.node, last.ordinal) == (2, rows.rows[2, PLAIN].ordinal)
 
 
+def test_a_retried_map_skipped_whole_is_not_skipped_twice():
+    """Its items have rows of the first try, and no row stands for the whole map."""
+    flow = graph(step("a"), items("b", run_if="failure", after=(0,)), step("c", after=(1,)))
+    rows = Rows(flow, [b"[1,2]"])
+    rows.end((0, PLAIN), "failed")
+    rows.end((1, 0), "completed")
+    rows.end((1, 1), "completed")
+    rows.rows = {
+        place: Existing(*place, row.ordinal, "pending", None, None, final=False, again=True)
+        for place, row in rows.rows.items()
+    }
+    rows.write(rows.rebuild())
+    rows.end((0, PLAIN), "completed")
+    assert [rows.rows[1, idx].state for idx in (0, 1)] == ["skipped"] * 2
+    again = rows.rebuild()
+    assert (again.requests, again.skips) == ([], [])
+    assert rows.open() == [(2, PLAIN)]
+
+
 def test_a_run_rebuilt_at_every_step_ends_the_same():
     for seed in range(120):
         draw = random.Random(seed)

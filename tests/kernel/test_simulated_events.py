@@ -172,3 +172,11 @@ def test_g4_a_leader_that_is_lost_behind_any_commit_changes_nothing(
     for at in sorted({event.at for event in whole.model.events if event.cycle}):
         for late in (0, 1, 3 * MILLISECOND):
             assert outcome(max(at + late, first))[1] == wanted
+
+
+def test_g4_a_waiting_run_that_is_cancelled_twice_ends_once():
+    """A leader reads a request again until its commit is written: both times in one cycle, if it sweeps."""
+    world = made()
+    run = submit(world)
+    world.plan(SECOND, lambda: (world.cancel(run), world.cancel(run)))
+    assert ended(world, run) == ("cancelled", None)

@@ -15,8 +15,9 @@ from dataclasses import replace
 import msgspec
 from tests.support.worlds import graph, items, needs, numbers, step, world
 
+from locktender.base.changes import CacheClear
 from locktender.base.clock import MILLISECOND, SECOND
-from locktender.base.graph import TRACE, AwaitedEvent, Const, Output, RetryPolicy
+from locktender.base.graph import TRACE, AwaitedEvent, CacheRule, Const, Output, RetryPolicy
 from locktender.base.schedules import ScheduledRun, ScheduleSpec, ScheduleState
 from locktender.base.states import TERMINAL_RUNS
 from locktender.base.unfolding import tracing_graph
@@ -197,6 +198,28 @@ def approving(seed: int) -> SimWorld:
     return made
 
 
+def caching(seed: int) -> SimWorld:
+    """The same calls again and again, some fail first; results expire and are cleared; leaders change."""
+    draw = random.Random(seed)
+    made = world(
+        seed=seed,
+        took=lambda rng, _node: rng.randint(20, 200) * MILLISECOND,
+        rules={("runs", ""): {"limit": 4}, ("pool", "db"): {"limit": 2}},
+    )
+    made.behaviour = replace(made.behaviour, failure=0.3)
+    kept = CacheRule(draw.choice([300, 5_000]) * MILLISECOND)
+    retry = RetryPolicy(retries=5, delay_us=100 * MILLISECOND, jitter=False)
+    flow = graph(items("call", pools=needs(db=1), cache=kept, retry=retry), flow="caching")
+    for _ in range(12):
+        made.plan(draw.randrange(2 * SECOND), lambda: made.submit(flow, consts=numbers(3)))
+    for _ in range(3):
+        made.plan(
+            draw.randrange(2 * SECOND), lambda: made.model.clears.append(CacheClear(None, None))
+        )
+        made.plan(draw.randrange(2 * SECOND), made.lead)
+    return made
+
+
 def broken_rules(made: SimWorld) -> set[str]:
     try:
         made.run(steps=25_000)
@@ -213,7 +236,7 @@ WORLDS = {0: crowded, 2: named, 3: sliced, 5: stranded, 7: ticking, 4: asleep, 6
 
 def first_broken(seeds: int, wanted: set[str]) -> dict[str, object]:
     for seed in range(seeds):
-        make = WORLDS.get(seed % 10, eventful)
+        make = caching if seed % 20 == 8 else WORLDS.get(seed % 10, eventful)
         rules = broken_rules(make(seed))
         if rules and (not wanted or rules & wanted):
             return {"seed": seed, "world": make.__name__, "rules": sorted(rules)}

@@ -14,10 +14,20 @@ import time
 import zlib
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from locktender import Fatal, StepError, current, flow, step
+from locktender import (
+    Fatal,
+    StepError,
+    current,
+    flow,
+    sleep,
+    sleep_until,
+    step,
+    wait_event,
+)
 from locktender.testing.overlap import VARIABLE, recording
 
 FOR_GOOD = 1_000_000
@@ -218,7 +228,26 @@ def make_calls(calls: list[Mapping[str, Any]], handles: dict[str, Any]) -> None:
             handles[call["name"]] = _make_call(call, handles)
 
 
+def _make_wait(call: Mapping[str, Any], handles: Mapping[str, Any]) -> Any:
+    wait = call["wait"]
+    options: dict[str, Any] = {"name": call["name"]}
+    if call["after"]:
+        options["after"] = [handles[each] for each in call["after"]]
+    if call["when"]:
+        options["when"] = _condition(call["when"], handles)
+    if wait["kind"] == "event":
+        if wait["default"] is not None:
+            options["default"] = wait["default"]
+        return wait_event(wait["event"], timeout=wait["time"], match=wait["match"], **options)
+    value = handles[call["args"][0]] if call["args"] else None
+    if wait["kind"] == "past":
+        return sleep_until(datetime(2020, 1, 1, tzinfo=UTC), value, **options)
+    return sleep(wait["time"], value, **options)
+
+
 def _make_call(call: Mapping[str, Any], handles: Mapping[str, Any]) -> Any:
+    if "wait" in call:
+        return _make_wait(call, handles)
     options: dict[str, Any] = {"name": call["name"], "retries": call["retries"]}
     if call["after"]:
         options["after"] = [handles[each] for each in call["after"]]

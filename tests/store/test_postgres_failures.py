@@ -375,6 +375,7 @@ async def test_refusals_say_what_to_do_next(
         (asyncpg.InsufficientPrivilegeError("no"), StoreError, "right"),
         (TimeoutError(), StoreBusy, "in time"),
         (asyncpg.DataError("odd"), DataRefused, "odd"),
+        (asyncpg.CardinalityViolationError("a second time"), DataRefused, "a second time"),
     ],
 )
 def test_faults_have_hints(error: BaseException, kind: type[StoreError], words: str) -> None:

@@ -17,7 +17,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -27,9 +27,10 @@ from tests.support.cluster import Cluster, ClusterNode
 from tests.support.generated_flows import STEPS_FILE, steps
 from tests.support.leases import KEPT, lapse
 from tests.support.oracle import Key, Oracle, Seen, Try
+from tests.support.program_waits import answered
 from tests.support.programs import POOL_LIMITS, POOLS, Program, generate
 
-from locktender import Client, Run, embedded
+from locktender import Client, InvalidInput, NotFound, Run, embedded
 from locktender.testing import eventually
 from locktender.testing.history import check_history
 from locktender.testing.overlap import VARIABLE, Overlap, OverlapRecord
@@ -56,7 +57,14 @@ class Result:
 def drive(client: Client, program: Program, kills: Callable[[], int]) -> Result | None:
     """Submits a program, cancels and retries it as it says, and judges each try."""
     oracle = Oracle(program)
-    run = client.submit(steps.flow_of(program))
+    run = client.submit(steps.flow_of(program), delay=program.get("delay"))
+    with answered(client, run, program):
+        return _judge_tries(run, oracle, program, kills)
+
+
+def _judge_tries(
+    run: Run[Any], oracle: Oracle, program: Program, kills: Callable[[], int]
+) -> Result | None:
     done = 0
     for number, each in enumerate(program["tries"]):
         if number:
@@ -188,14 +196,33 @@ def _operate(client: Client, stop: threading.Event, seed: int) -> None:
     draw = Random(seed)
     while not stop.wait(OPERATOR_SECONDS):
         pool = draw.choice(POOLS)
-        match draw.randrange(4):
+        match draw.randrange(6):
             case 0:
                 client.limits.set_max_concurrent_runs(draw.randint(2, 12))
             case 1:
                 client.pools.pause(pool)
                 client.pools.resume(pool)
+            case 2:
+                _pause_somebody(client, stop, draw)
             case _:
                 client.pools.set(pool, limit=draw.randint(*POOL_LIMITS))
+
+
+def _pause_somebody(client: Client, stop: threading.Event, draw: Random) -> None:
+    """A run, or all runs of its flow, start nothing for a moment. It may end meanwhile."""
+    active = client.runs.list(status=["queued", "running", "waiting"], limit=20)
+    if not active:
+        return
+    run = draw.choice(active)
+    with suppress(InvalidInput, NotFound):
+        if draw.choice((True, False)):
+            client.runs.pause(run.id)
+            stop.wait(OPERATOR_SECONDS)
+            client.runs.resume(run.id)
+        else:
+            client.flows.pause(run.flow)
+            stop.wait(OPERATOR_SECONDS)
+            client.flows.resume(run.flow)
 
 
 def _kill(place: Place, stop: threading.Event, seed: int, times: int) -> None:

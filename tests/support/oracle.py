@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support import program_waits
 from tests.support.generated_flows import steps
 from tests.support.programs import FOR_GOOD, Call, Program
 
@@ -433,6 +434,8 @@ class Oracle:
             return "failed"
         if key in self.kept:
             return self._judge_kept(key, task)
+        if "wait" in node.call:
+            return self._judge_wait(node, task, args)
         left, tries = self._left(node, idx, item), self._tries(node)
         fails = left >= tries
         failed = "timed_out" if node.plan["how"] == "late" else "failed"
@@ -456,6 +459,18 @@ class Oracle:
             )
         self._judge_executions(node, idx, item, args, task)
         return self._ended(node, idx, item, args, task)
+
+    def _judge_wait(self, node: Node, task: Seen, args: Any) -> str:
+        """A wait has no body: its state and its value are all there is."""
+        fails = program_waits.fails(node.call["wait"])
+        if task.executions or task.state not in ENDED or (task.state == "completed") == fails:
+            self._wrong(node.name, f"is {task.state} ({task.message}), fails: {fails}")
+        if task.state == "completed":
+            passed = args[0] if args else None
+            self.values[node.name, None] = program_waits.value_of(node.call["wait"], passed)
+        if not self.unsure.isdisjoint(node.call["args"]):
+            self.unsure.add(node.name)
+        return "completed" if task.state == "completed" else "failed"
 
     def _judge_kept(self, key: Key, task: Seen) -> str:
         if task.state != "completed" or task.executions:
@@ -520,6 +535,10 @@ class Oracle:
                     self._wrong((node.name, idx), "was executed with an error")
             if task.executions:
                 self._judge_cut_task(node, idx, item, args, task)
+            elif "wait" in node.call and task.state in ("completed", *BAD):
+                if blocked:
+                    self._wrong(node.name, f"is {task.state}, must be skipped")
+                self._judge_wait(node, task, args)
         self._phase_of_cut(node, rows, elements)
 
     def _has_items(self, node: Node) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from tests.support.program_waits import add_waits
+
 FOR_GOOD = 1_000_000
 POOLS = ("p0", "p1", "p2")
 POOL_LIMITS = (2, 4)
@@ -20,7 +22,7 @@ Program = dict[str, Any]
 
 
 def generate(seed: int) -> Program:
-    return _Generator(seed).program()
+    return add_waits(_Generator(seed).program())
 
 
 class _Generator:

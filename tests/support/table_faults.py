@@ -32,6 +32,7 @@ OWNERS: dict[str, Owner] = {
     "mail_taken": "nobody",
     "event_wait": "nobody",
     "event_key": "nobody",
+    "cached_result": "nobody",
     "throttle": "nobody",  # read by submitters only
     "blob": "run",
     "log": "run",
@@ -41,6 +42,7 @@ OWNERS: dict[str, Owner] = {
     "silence": "worker",
     "asked_worker": "worker",
     "bucket": "pool",
+    "outbox": "nobody",  # each row is moved alone, or answered with what is wrong with it
     "flow": "nobody",
     "schedule": "nobody",
     "schedule_tick": "nobody",

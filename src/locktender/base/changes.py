@@ -130,6 +130,33 @@ class MailTaken(NamedTuple):
     task: int
 
 
+class CachedResult(NamedTuple):
+    """The result of a step, kept for later tasks with the same key."""
+
+    key: str
+    step: str
+    flow: str
+    """Of the run that made it."""
+    scope: str
+    task: int
+    """Which made it; its run may be pruned."""
+    made_at: int
+    expires_at: int
+    size: int
+    """Bytes of the value, also where `output` refers to it."""
+    output: bytes
+
+
+class CacheClear(NamedTuple):
+    """Cached results that are forgotten: those of a step, of a flow, of both, or (two Nones) all."""
+
+    step: str | None
+    flow: str | None
+
+    def covers(self, result: CachedResult) -> bool:
+        return self.step in (None, result.step) and self.flow in (None, result.flow)
+
+
 class RunMark(NamedTuple):
     """A run that is being brought to an end: `verdict` is how it will end once nothing of it is in flight."""
 
@@ -275,6 +302,10 @@ class Commit:
     waits_over: list[int] = field(default_factory=list[int])
     """Tasks that wait for no event any more."""
     mail_taken: list[MailTaken] = field(default_factory=list[MailTaken])
+    cache_cleared: list[CacheClear] = field(default_factory=list[CacheClear])
+    """Before anything is stored."""
+    cache_stored: list[CachedResult] = field(default_factory=list[CachedResult])
+    """One for each key, in the place of what is stored under it."""
     requests_done: list[int] = field(default_factory=list[int])
     reprioritised: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """(queued run, new priority)"""

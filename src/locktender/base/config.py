@@ -207,6 +207,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """A value above it is refused."""
     retention_us: int | None = None
     """The leader prunes runs that ended so long ago. None: it prunes nothing."""
+    continuous_audit: bool = True
+    """The leader checks the history beside its work, with a twentieth of one core at most."""
 
     sources: dict[str, str] = {}
     """Key → where its value came from, for every key that is not at its default."""

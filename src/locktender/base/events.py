@@ -22,17 +22,22 @@ Subject = Literal[
     "worker",
     "leader",
     "wait",
+    "cost",
     "mail",
+    "cache",
     "clock",
     "audit",
     "request",
     "term",
 ]
-"""What changed. `wait` is no change of state: a task was found blocked, with the reason (StepSlotWaiting).
+"""What changed. `wait` is no change of state: a lane was found blocked at another gate than before
+(StepSlotWaiting of all that wait in it), or holders of the gate have changed.
+`cost` is what waits that are over lasted at each gate.
 `place` is an executing run's place at the run gate and the tags' limits, given back or held again.
 `pause` is a run that starts nothing: paused, resumed, or lifted because the run is to end.
 `trace` is a run submitted by name whose flow a worker has traced.
 `mail` is an event that was sent to a run, or to a topic (of no run), and what became of it.
+`cache` is a result that is kept for tasks with the same key, or results that are forgotten (of no run).
 `audit` is about the history itself: it was checked, or a part of it was pruned."""
 
 NOBODY = 0
@@ -56,7 +61,7 @@ class Change(NamedTuple):
     run       queued: flow, graph, tags, priority, key, generation; attached submissions have none;
               schedule and tick of a run that a schedule made.
               held: error
-              running: priority, and under a fair key its value and the turn it took;
+              running: priority, waits {gate: microseconds}, and under a fair key its value and its turn;
               ends: error, verdict
     trace     before, after: content hashes; graph: the graph that the run goes on with
     place     given_back: reason; held: priority
@@ -65,8 +70,15 @@ class Change(NamedTuple):
               scheduled: worker, pools {name: slots}, executor
               failed, timed_out: error {type, message}, retryable
               cancelled, handed_back, abandoned: reason
+              completed from the cache: cached {key, task (that made it), made_at, expires_at}
               skipped: reason, passed? (its item is an error, which is its result, too)
-    wait      gate, used, limit, need, behind (how many tasks wait behind this one in its lane)
+              requested: also lane, gate, where it stands in a blocked lane from its request on
+              scheduled, and ends of tasks that did not start: waits {gate: microseconds}
+    wait      gate, lane, used, limit, need, behind (how many wait behind the first), task or run: the first.
+              Of a lane that runs share (of no run), and of the queue's (run). Without a lane: gate and
+              held [[run, slots], …], who holds the gate from now on
+    cost      gates {gate: [microseconds, waiters]}, of waits that were over since the last such event
+    cache     stored (task: that made it): key, step, flow, expires_at; cleared: step?, flow?
     mail      sent: n (its number), name, id?; delivered (task: to which): n, name; refused: n, name, reason
     limit     kind, name, rule (None: unset) — by the leader, when it comes into force
     worker    permits {executor: n}, labels, lost: reason

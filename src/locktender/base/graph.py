@@ -17,6 +17,9 @@ Executor = Literal["async", "thread", "process", "hold"]
 OnError = Literal["fail", "collect"]
 RunIf = Literal["success", "always", "failure"]
 
+CacheScope = Literal["flow", "everywhere"]
+"""Who shares a cached result: runs of the same flow, or all."""
+
 Wait = Literal["sleep", "until", "event"]
 """A node without a body: it is over after a time, at a moment, or when an event has come. Its arguments are a
 value, which is its result, and how long or until when. Of an event: the value where none comes, how long it is
@@ -131,6 +134,21 @@ class AwaitedEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where none comes in time its result is the first argument; else it fails."""
 
 
+class CacheRule(msgspec.Struct, frozen=True, omit_defaults=True):
+    """For how long a result is kept, and which calls it is the result of."""
+
+    ttl_us: int
+    scope: CacheScope = "flow"
+    names: tuple[str, ...] = ()
+    """Of the parameters that can be given by position, in their order."""
+    by: tuple[str, ...] = ()
+    """Only these arguments tell calls apart; empty: all."""
+    defaults: dict[str, str] = {}
+    """JSON of the parameters that the call leaves out."""
+    key: int | None = None
+    """The node before it that computes what tells calls apart, in the place of arguments."""
+
+
 class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     """One step of the graph; with `over`, one task per element."""
 
@@ -158,6 +176,7 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     max_abandons: int = 3
     wait: Wait | None = None
     event: AwaitedEvent | None = None
+    cache: CacheRule | None = None
 
 
 class Graph(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -193,6 +212,27 @@ def wait_fault(node: Node) -> str:
     return "a wait has no body: no pools, labels, retries or timeout" if busy else ""
 
 
+def cache_fault(node: Node, size: int, longest_us: int) -> str:
+    """What is wrong with what a node says about its cached results; empty: nothing."""
+    rule = node.cache
+    if rule is None:
+        return ""
+    if not 0 < rule.ttl_us <= longest_us:
+        return "results are cached for more than 0 and at most 100 years"
+    if node.wait is not None or node.executor == "hold":
+        return "a wait has no body, and no result to cache"
+    if node.take_errors or node.run_if != "success":
+        return "results of calls with errors and of clean-up steps are not cached"
+    if rule.key is not None and not 0 <= rule.key < size:
+        return f"its cache key is of node {rule.key}, and there are {size}"
+    return ""
+
+
+def is_cached(node: Node, state: str, attempt: int) -> bool:
+    """Whether a task took its result from the cache: it completed, and no body ever ran for it."""
+    return node.cache is not None and state == "completed" and not attempt
+
+
 def templates(node: Node) -> list[AnyTemplate]:
     """Every template of `node` that can name another node."""
     found: list[AnyTemplate] = [*node.args, *node.kwargs.values()]
@@ -201,6 +241,8 @@ def templates(node: Node) -> list[AnyTemplate]:
     if node.when is not None:
         found += operands(node.when)
     found += [part for need in node.pools for part in need.key if not isinstance(part, str)]
+    if node.cache is not None and node.cache.key is not None:
+        found.append(Output(node.cache.key))
     return found
 
 

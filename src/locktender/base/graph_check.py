@@ -39,6 +39,7 @@ from locktender.base.graph import (
     RunIf,
     Tag,
     Truthy,
+    cache_fault,
     needs_of,
     read_graph,
     wait_fault,
@@ -185,6 +186,8 @@ def _check_node(node: Node, field: str, size: int) -> None:
         _check_condition(node.when, f"{field}.when", size)
     if fault := wait_fault(node):
         raise InvalidFlow(f"step {node.name!r}: {fault}.", field=f"{field}.wait", got=node.wait)
+    if fault := cache_fault(node, size, MAX_MICROSECONDS):
+        raise InvalidFlow(f"step {node.name!r}: {fault}.", field=f"{field}.cache")
     _check_pools(node, field, size)
     _check_spans(node, f"{field}.")
     _check_retry(node, f"{field}.retry")

@@ -36,6 +36,12 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """Set by `Retry(after=…)`: overrides the back-off."""
     node: str | None = None
 
+    def text(self) -> str:
+        """`type: message`, once: our own failures carry their type in the message already."""
+        if self.message.startswith(f"{self.type}:"):
+            return self.message
+        return f"{self.type}: {self.message}"
+
 
 RUN_AGAIN: Final = Failure("again", "a retry runs it again", retryable=False)
 """The error of an ended task that the next start of its run takes as not done."""
@@ -230,8 +236,8 @@ class DeadWorker(NamedTuple):
     reason: str
 
 
-RequestKind = Literal["cancel", "drop", "reprioritise", "drain", "undrain"]
-"""`drop`: cancel it, if it has not started."""
+RequestKind = Literal["cancel", "drop", "reprioritise", "drain", "undrain", "cache_clear"]
+"""`drop`: cancel it, if it has not started. `cache_clear`: forget cached results."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -239,12 +245,14 @@ class Request(msgspec.Struct, frozen=True):
 
     kind: RequestKind
     subject: str
-    """A run's id, or a worker's."""
+    """A run's id, a worker's, or a step's name (empty: of all)."""
     priority: int | None = None
     force: bool = False
     """A cancel that does not wait for clean-up steps."""
     who: str = ""
     reason: str = ""
+    flow: str = ""
+    """Of cached results: only those that runs of this flow made."""
 
 
 class StoredRequest(msgspec.Struct, frozen=True):
@@ -309,6 +317,8 @@ class LogRow(NamedTuple):
     token: int
     attempt: int
     body: bytes
+    lines: int = 0
+    """How many lines the attempt has logged in all, also those that were dropped."""
 
 
 class LogFilter(NamedTuple):

@@ -5,7 +5,6 @@ Also: texts of users without control characters, for terminals, and labels again
 
 from __future__ import annotations
 
-import difflib
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -207,6 +206,8 @@ def did_you_mean(got: str, known: Iterable[str]) -> str | None:
 
 def nearest(got: object, known: Iterable[str]) -> str | None:
     """The same where the message itself lists what is known."""
+    import difflib  # noqa: PLC0415 — loaded for a message only
+
     near = difflib.get_close_matches(str(got), sorted(known), n=1, cutoff=0.5)
     return f"Did you mean {near[0]!r}?" if near else None
 

@@ -47,7 +47,8 @@ def make_spec(
     given = {"cron": cron, "every": every, "at": at}
     if sum(each is not None for each in given.values()) != 1:
         text = "say when: one of cron, every and at."
-        raise InvalidInput(text, field="cron", got=given, hint=_ONE_OF)
+        got = {key: each for key, each in given.items() if each is not None}
+        raise InvalidInput(text, field="cron", got=got or None, hint=_ONE_OF)
     zone(tz)
     every_us = None if every is None else microseconds(every, "every")
     if every_us is not None and every_us < MIN_EVERY_US:

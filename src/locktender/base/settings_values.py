@@ -323,6 +323,7 @@ def _keys() -> dict[str, Key]:
         Key("memory_high", "memory_high", _fraction("memory_high"), float),
         Key("max_tasks", "max_tasks", _or_none(_count("max_tasks", 1)), int),
         Key("exit_when_stuck", "exit_when_stuck", _flag("exit_when_stuck")),
+        Key("continuous_audit", "continuous_audit", _flag("continuous_audit")),
         Key("worker_labels", "worker_labels", _worker_labels, table=True),
         Key("provision", "provision", _text("provision")),
         Key("max_workers", "max_workers", _max_workers, int),

@@ -11,8 +11,10 @@ from typing import Final
 
 
 class RunState(StrEnum):
-    """Where a run stands: waiting, queued, running, cancelling, held; or how it ended."""
+    """Where a run stands: submitted, waiting, queued, running, cancelling, held; or how it ended."""
 
+    SUBMITTED = "submitted"
+    """In a transaction of an application; the leader has not taken it up yet."""
     QUEUED = "queued"
     RUNNING = "running"
     CANCELLING = "cancelling"
@@ -24,6 +26,8 @@ class RunState(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     TIMED_OUT = "timed_out"
+    REJECTED = "rejected"
+    """It was submitted in a transaction of an application and refused when the leader saw it."""
 
 
 class TaskState(StrEnum):
@@ -52,9 +56,13 @@ class Owner(StrEnum):
 NEW: Final = "new"
 """The state before the first: what a row's first event comes from."""
 
-TERMINAL_RUNS: Final = frozenset(
+ENDED_RUNS: Final = frozenset(
     {RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.TIMED_OUT}
 )
+TERMINAL_RUNS: Final = ENDED_RUNS | {RunState.REJECTED}
+OUTBOX_RUNS: Final = frozenset({RunState.SUBMITTED, RunState.REJECTED})
+"""States of submissions that the table of runs does not have."""
+STORED_RUNS: Final = frozenset(RunState) - OUTBOX_RUNS
 EXECUTING_RUNS: Final = frozenset({RunState.RUNNING, RunState.CANCELLING})
 ACTIVE_RUNS: Final = EXECUTING_RUNS | {RunState.QUEUED, RunState.HELD}
 HOLDING: Final = frozenset({TaskState.SCHEDULED, TaskState.RUNNING})

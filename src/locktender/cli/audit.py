@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from locktender.base.model import HeldUp
+    from locktender.client.bridge import StoreReader
     from locktender.observe.checker import Peak
-    from locktender.observe.checkpoint import HistoryMarks
+    from locktender.observe.checkpoint import AuditScope, HistoryMarks
     from locktender.observe.history_reading import AuditBegin
 
 MOST_SHOWN = 20
@@ -33,15 +34,36 @@ def audit(
             "--full", help="Read everything, not only what is new since the last audit.", metavar=""
         ),
     ] = False,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", metavar="TIME", help="Only what was broken since then: 1h, or a moment."
+        ),
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option("--run", metavar="RUN", help="Only what was broken in this run.")
+    ] = None,
+    pool: Annotated[
+        str | None,
+        typer.Option("--pool", metavar="POOL", help="Only what was broken at this pool."),
+    ] = None,
 ) -> int:
-    """Check the history against every promise; exit 1 if one was broken."""
+    """Check the history against every promise; exit 1 if one was broken.
+
+    The whole history is checked, from where the last audit ended; the options select what is shown and counted.
+    """
     from locktender.observe.checker import promises
     from locktender.observe.checkpoint import audit
 
     with shell.read() as reading:
+        scope = reading.call(_scope(reading, since, run, pool))
         done = reading.call(audit(reading.store, full=full))
+        violations = reading.call(scope.select(reading.store, done.violations))
         held_up = reading.call(reading.store.held_up())
-    violations, highest, marks = done.violations, done.peaks, done.marks
+    highest, marks = done.peaks, done.marks
+    if scope.bounded:
+        # A peak is of a limit and of all times: of those that are asked for, a pool alone has one.
+        highest = [peak for peak in highest if peak.name == f"pool:{pool}"]
     if shell.json:
         shell.data(
             {
@@ -63,6 +85,8 @@ def audit(
     if highest:
         shell.out.print(peaks_table(highest))
     shell.say(f"{done.events:,} events, {len(promises())} promises: {_verdict(len(violations))}")
+    if others := len(done.violations) - len(violations):
+        shell.say(f"[yellow]{others} more broken outside of what was asked for.[/]")
     if done.began.seq:
         shell.say(f"[dim]{_began(done.began)}[/]")
     if marks.runs:
@@ -74,6 +98,26 @@ def audit(
     if len(violations) > MOST_SHOWN:
         shell.say(f"  and {len(violations) - MOST_SHOWN} more; --json has all")
     return 1 if violations else 0
+
+
+async def _scope(
+    reading: StoreReader, since: str | None, run: str | None, pool: str | None
+) -> AuditScope:
+    from locktender.base.durations import instant_text, microseconds
+    from locktender.base.errors import InvalidInput
+    from locktender.cli.arguments import duration
+    from locktender.client.runs_async import resolve
+    from locktender.observe.checkpoint import AuditScope
+
+    at, number = None, None
+    if since is not None:
+        try:
+            at = await reading.store.now() - microseconds(duration(since), "since")
+        except InvalidInput:
+            at = instant_text(since, "since")
+    if run is not None:
+        number = (await reading.core.row(await resolve(reading.core, run))).seq
+    return AuditScope(at, number, pool)
 
 
 def _began(began: AuditBegin) -> str:

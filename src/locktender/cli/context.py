@@ -9,8 +9,10 @@ from __future__ import annotations
 import inspect
 import logging
 import re
+import shlex
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +22,8 @@ import typer
 from rich.console import Console
 from typer.core import TyperCommand
 
+from locktender.base.errors import InvalidFlow, LocktenderError
+from locktender.cli.examples import WATCHED, example_of
 from locktender.cli.tables import PlainConsole, width_of
 
 if TYPE_CHECKING:
@@ -28,6 +32,9 @@ if TYPE_CHECKING:
     from locktender.client.client import Client
 
 PANEL = "Everywhere"
+COMPLETE = "_LOCKTENDER_COMPLETE"
+"""What a shell sets to ask for completions."""
+WATCH_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -70,10 +77,12 @@ class Context:
 
     def data(self, value: object) -> None:
         """`value` as JSON on stdout: indented for eyes, one line for pipes."""
-        import msgspec
+        from locktender.cli.answers import as_json
 
-        raw = msgspec.json.encode(value)
+        raw = as_json(value)
         if sys.stdout.isatty():
+            import msgspec
+
             raw = msgspec.json.format(raw, indent=2)
         sys.stdout.write(raw.decode() + "\n")
 
@@ -168,6 +177,14 @@ Debug = Annotated[
         metavar="",
     ),
 ]
+Expected = Annotated[
+    str | None,
+    typer.Option("--if", metavar="N", help="Only if the limit is N now; else it is refused."),
+]
+Watch = Annotated[
+    bool,
+    typer.Option("--watch", "-w", help="Answer again each second, until an interrupt.", metavar=""),
+]
 _OPTIONS = {"url": (Url, None), "json": (Json, False), "debug": (Debug, False)}
 
 
@@ -204,6 +221,58 @@ def _released(value: Any) -> Any:
     return value
 
 
+_PYTHON = re.compile(r"""\b(?P<name>[a-z_]+)=(?P<value>"[^"]*"|'[^']*'|\{[^{}]*\}|…|[\w.+:-]+)""")
+"""An option as code gives it: `every="15m"`."""
+
+
+def options_of(parameters: list[inspect.Parameter]) -> dict[str, str]:
+    """Parameter of a command → the option that sets it: `max_active` → `--max-active`."""
+    found: dict[str, str] = {}
+    for each in parameters:
+        for part in getattr(each.annotation, "__metadata__", ()):
+            # In `Annotated` the first name of an option stands where its default would.
+            texts = [getattr(part, "default", None), *(getattr(part, "param_decls", None) or ())]
+            named = [text for text in texts if isinstance(text, str) and text.startswith("--")]
+            if named:
+                found[each.name] = named[0]
+    # Of several tags, code has one mapping.
+    return {**found, "tags": "--tag"} if "tag" in found else found
+
+
+def speak_options(error: LocktenderError, options: Mapping[str, str]) -> None:
+    """Names what a message or hint gives as code does by the option of this command."""
+
+    def spoken(match: re.Match[str]) -> str:
+        option = options.get(match["name"])
+        if option is None:
+            return match[0]
+        value = match["value"].strip("\"'")
+        if value == "True":
+            return option
+        if value.startswith("{"):  # tags={"tenant": "acme"}
+            pairs = re.sub(r"""["'{}]""", "", value).replace(": ", "=")
+            return " ".join(f"{option} {pair.strip()}" for pair in pairs.split(","))
+        return f"{option} {shlex.quote(value)}" if " " in value else f"{option} {value}"
+
+    error.message = _PYTHON.sub(spoken, error.message)
+    error.args = (error.message,)
+    if error.hint:
+        error.hint = _PYTHON.sub(spoken, error.hint)
+
+
+_nouns: dict[int, str] = {}
+"""The word of each group."""
+
+
+def _wait_and_clear(shell: Context) -> None:
+    sys.stdout.flush()
+    time.sleep(WATCH_SECONDS)
+    if sys.stdout.isatty() and not shell.json:
+        shell.out.clear()
+    elif not shell.json:
+        shell.say("")
+
+
 def command(
     app: typer.Typer, name: str | None = None, *, hidden: bool = False, panel: str | None = None
 ) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
@@ -212,10 +281,23 @@ def command(
     def register(fn: Callable[..., int | None]) -> Callable[..., int | None]:
         signature = inspect.signature(fn, eval_str=True)
         own = list(signature.parameters.values())[1:]
+        options = options_of(own)
+        path = f"{_nouns.get(id(app), '')} {name or fn.__name__}".strip()
+        watches = name in WATCHED and path != "config show" and "watch" not in signature.parameters
 
         def call(context: typer.Context, **given: Any) -> None:
             shell = from_context(context, given.pop("url"), given.pop("json"), given.pop("debug"))
-            code = fn(shell, **given)
+            watched = bool(given.pop("watch")) if watches else False
+            try:
+                code = fn(shell, **given)
+                while watched:
+                    _wait_and_clear(shell)
+                    code = fn(shell, **given)
+            except InvalidFlow:
+                raise  # about code
+            except LocktenderError as error:
+                speak_options(error, options)
+                raise
             if code:
                 raise typer.Exit(code)
 
@@ -223,6 +305,7 @@ def command(
         parameters = [
             inspect.Parameter("context", keyword, annotation=typer.Context),
             *(each.replace(kind=keyword) for each in own),
+            *([inspect.Parameter("watch", keyword, annotation=Watch, default=False)] * watches),
             *(
                 inspect.Parameter(option, keyword, annotation=kind, default=default)
                 for option, (kind, default) in _OPTIONS.items()
@@ -233,7 +316,13 @@ def command(
         described.__annotations__ = {each.name: each.annotation for each in parameters}
         described.__name__ = fn.__name__
         described.__doc__ = fn.__doc__
-        app.command(name, cls=NumberCommand, hidden=hidden, rich_help_panel=panel)(described)
+        app.command(
+            name,
+            cls=NumberCommand,
+            hidden=hidden,
+            rich_help_panel=panel,
+            epilog=example_of(path, fn.__doc__),
+        )(described)
         return fn
 
     return register
@@ -242,5 +331,6 @@ def command(
 def group(app: typer.Typer, name: str, help: str) -> typer.Typer:
     """A noun: its verbs are registered on what is returned."""
     noun = typer.Typer(no_args_is_help=True, add_completion=False, help=help)
+    _nouns[id(noun)] = name
     app.add_typer(noun, name=name, rich_help_panel="Beside a live engine, or without one")
     return noun

@@ -32,7 +32,7 @@ from locktender.cli.errors import BAD, OK
 from locktender.cli.shutdown import Interrupts
 from locktender.client.client import Client
 from locktender.client.run import Run
-from locktender.client.submit import Submission
+from locktender.client.submission import Submission
 from locktender.store.open import settings_for
 
 TENANTS = ("acme", "globex", "initech")

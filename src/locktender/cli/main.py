@@ -4,37 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
 from locktender.base import tracebacks
 from locktender.base.errors import LocktenderError
-from locktender.cli import (
-    audit,
-    config,
-    db,
-    flows,
-    limits,
-    mailing,
-    pools,
-    queue,
-    run,
-    runs,
-    schedules,
-    server,
-    why,
-    worker,
-    workers,
-)
-from locktender.cli.context import Context, Debug, Json, Url
+from locktender.cli.context import COMPLETE, Context, Debug, Json, Url
 from locktender.cli.errors import BAD, INTERRUPTED, OK, USAGE, Internal, Usage, exit_code, show
 
 app: typer.Typer = typer.Typer(
     name="locktender",
     help="Durable workflows whose concurrency and cost are predictable.",
-    epilog="New here? Try: locktender demo",
+    epilog="New here? Try: locktender demo\n\nExit codes: 0 done; 1 the run failed, or what was asked about is"
+    " bad; 2 wrong input; 130 interrupted; 141 the reader of the output is gone.",
     no_args_is_help=False,
     invoke_without_command=True,
     add_completion=False,
@@ -63,24 +48,66 @@ def begin(
         print(context.get_help())
 
 
-for _part in (
-    run,
-    server,
-    worker,
-    runs,
-    flows,
-    queue,
-    schedules,
-    pools,
-    limits,
-    mailing,
-    workers,
-    why,
-    audit,
-    db,
-    config,
-):
-    _part.register(app)
+WORDS = {
+    "run": ("run", "submit", "dev", "demo"),
+    "server": ("server",),
+    "worker": ("worker",),
+    "runs": ("runs",),
+    "flows": ("flows",),
+    "queue": ("queue",),
+    "schedules": ("schedules",),
+    "pools": ("pools",),
+    "limits": ("limits",),
+    "cache": ("cache",),
+    "mailing": ("send", "waiting"),
+    "workers": ("workers",),
+    "why": ("why",),
+    "blame": ("blame",),
+    "events": ("events",),
+    "audit": ("audit",),
+    "db": ("db",),
+    "config": ("config",),
+    "completion": ("completion",),
+}
+"""Module of `cli` → the words it registers. One command line loads the module of its word only."""
+_registered: set[str] = set()
+
+
+def register_all() -> None:
+    """Every command: for help, completion and a word that is unknown."""
+    _register(WORDS)
+
+
+def _register_for(arguments: Sequence[str]) -> None:
+    word = _first_word(arguments)
+    home = next((each for each, words in WORDS.items() if word in words), None)
+    if home is None or COMPLETE in os.environ:
+        register_all()
+    if COMPLETE in os.environ:
+        import typer.completion
+
+        shells: Any = typer.completion
+        shells.completion_init()
+    elif home is not None:
+        _register([home])
+
+
+def _register(parts: Iterable[str]) -> None:
+    for part in parts:
+        if part not in _registered:
+            _registered.add(part)
+            import_module(f"locktender.cli.{part}").register(app)
+
+
+def _first_word(arguments: Sequence[str]) -> str | None:
+    """The first that is neither an option nor the value of one."""
+    before = ""
+    for each in arguments:
+        if not each.startswith("-") and before != "--url":
+            return each
+        before = each
+    return None
+
 
 # typer brings the parser it is built on under varying names; its errors have this shape everywhere.
 _UsageError: Any = typer.BadParameter.__mro__[1]
@@ -93,6 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if shell.debug:
         os.environ[tracebacks.VARIABLE] = "full"
     try:
+        _register_for(arguments)
         code = typer.main.get_command(app)(
             args=arguments, prog_name="locktender", standalone_mode=False
         )

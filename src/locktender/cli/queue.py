@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from locktender.cli.bulk import DryRun, FlowName, Some, Tag, Yes, choose, proceeds
 from locktender.cli.context import Context, command, group
-from locktender.cli.runs import FlowName, Limit, RunName, Some, Tag, typed
+from locktender.cli.runs import Limit, RunName
 
 if TYPE_CHECKING:
-    from locktender.client.client import Client
-    from locktender.observe.why import Why
+    from locktender.client.views import QueueInfo
+    from locktender.observe.answer import Why
+    from locktender.store.protocol import Store
 
-MOST_EXPLAINED = 50
-"""Each answer rebuilds the ledger from rows: enough for a screen."""
+QUEUED = ("queued",)
 
 
 def register(app: typer.Typer) -> None:
@@ -28,48 +29,55 @@ def register(app: typer.Typer) -> None:
 
 def list_(shell: Context, limit: Limit = "20") -> None:
     """Queued runs in their order: position, priority, tags, since when, and why."""
+    from locktender.base import names
     from locktender.cli.arguments import whole
     from locktender.cli.tables import ago, now, shorten, table, tags
 
-    with shell.connect() as client:
-        entries = client.queue.list(whole(limit, "limit") or 0)
-        reasons = [_why(client, entry.run.id) for entry in entries[:MOST_EXPLAINED]]
-    reasons += [None] * (len(entries) - len(reasons))
+    most = names.count(whole(limit, "limit"), "limit", maximum=100_000)
+    with shell.read() as reading:
+        entries, more, total = reading.call(_explained(reading.store, most))
     if shell.json:
         shell.data(
-            [
-                {"position": entry.position, "run": entry.run, "why": why}
-                for entry, why in zip(entries, reasons, strict=True)
-            ]
+            [{"position": info.position, "run": info.run, "why": why} for info, why in entries]
         )
-        return
-    if not entries:
+    elif not entries:
         shell.say("[dim]No run is queued.[/] See: locktender runs list")
-        return
-    since, short = now(), shorten(entry.run.id for entry in entries)
-    rows = [
-        [
-            str(entry.position),
-            short[entry.run.id],
-            escape(entry.run.flow.rpartition(":")[2]),
-            str(entry.run.priority),
-            ago(entry.run.queued_at, since),
-            tags(entry.run.tags),
-            escape(_first(why)),
+    else:
+        since, short = now(), shorten(info.run.id for info, _ in entries)
+        rows = [
+            [
+                str(info.position),
+                short[info.run.id],
+                escape(info.run.flow.rpartition(":")[2]),
+                str(info.run.priority),
+                ago(info.run.queued_at, since),
+                tags(info.run.tags),
+                escape(_first(why)),
+            ]
+            for info, why in entries
         ]
-        for entry, why in zip(entries, reasons, strict=True)
-    ]
-    columns = (">pos", "run", "flow…", ">prio", "since", "tags…", "waits for~")
-    shell.out.print(table(*columns, rows=rows))
+        columns = (">pos", "run", "flow…", ">prio", "since", "tags…", "waits for~")
+        shell.out.print(table(*columns, rows=rows))
+    if more:
+        of = f"{total:,}" if total is not None and total > most else "more"
+        shell.note(f"These are the first {len(entries):,} of {of}: queue list --limit N")
 
 
-def _why(client: Client, run: str) -> Why:
-    return client.why(run)
+async def _explained(
+    store: Store, most: int
+) -> tuple[list[tuple[QueueInfo, Why]], bool, int | None]:
+    """The first queued runs with what each waits for; whether there are more, and how many in all."""
+    from locktender.client.views import QueueInfo, RunInfo
+    from locktender.observe.rebuilt import queue_in_order
+    from locktender.observe.why_queued import queued_whys
+
+    entries = await queue_in_order(store, most + 1)
+    whys, total = await queued_whys(store, entries[:most])
+    infos = [QueueInfo(entry.position, RunInfo.of(entry.run)) for entry in entries[:most]]
+    return list(zip(infos, whys, strict=False)), len(entries) > most, total
 
 
-def _first(why: Why | None) -> str:
-    if why is None:
-        return ""
+def _first(why: Why) -> str:
     if not why.reasons:
         return why.note if why.state == "queued" else f"{why.state} now"
     return "; ".join(reason.text for reason in why.reasons)
@@ -91,14 +99,18 @@ def cancel(
     reason: Annotated[
         str, typer.Option("--reason", metavar="TEXT", help="Kept in the history.")
     ] = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> None:
-    """Cancel queued runs; one that has started by then is left alone."""
-    from locktender.cli.arguments import tags
+    """Cancel queued runs; one that has started by then is left alone.
 
+    locktender queue cancel --tag tenant=acme --dry-run
+    """
     with shell.connect() as client:
-        asked = client.queue.cancel(
-            typed(client, run), tags=tags(tag or ()), flow=flow, reason=reason
-        )
+        chosen = choose(client, "cancel", run, None, tag, flow)
+        if not proceeds(shell, client, chosen, "cancel", QUEUED, dry_run=dry_run, yes=yes):
+            return
+        asked = client.queue.cancel(chosen.runs, tags=chosen.tags, flow=flow, reason=reason)
     shell.done(f"cancel {asked}", asked)
     if asked.started and not shell.json:
         shell.note(f"To end what has started: locktender runs cancel {' '.join(asked.started[:3])}")
@@ -106,12 +118,26 @@ def cancel(
 
 def reprioritise(
     shell: Context,
-    run: RunName,
-    priority: Annotated[str, typer.Argument(metavar="N", help="Higher goes first.")],
+    priority: Annotated[str, typer.Argument(metavar="[RUN]... N", help="Higher goes first.")],
+    rest: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    tag: Tag = None,
+    flow: FlowName = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> None:
-    """Give a queued run another priority."""
+    """Give queued runs another priority: by id, or all that match a filter.
+
+    locktender queue reprioritise 06gy8rm99095 10
+
+    locktender queue reprioritise 10 --flow import --tag tenant=acme
+    """
     from locktender.cli.arguments import whole
 
+    *run, number = priority, *(rest or ())
+    wanted = whole(number, "priority") or 0
     with shell.connect() as client:
-        asked = client.queue.reprioritise(client.runs.find(run), whole(priority, "priority") or 0)
-    shell.done(f"priority {priority} {asked}", asked)
+        chosen = choose(client, "reprioritise", run, None, tag, flow)
+        if not proceeds(shell, client, chosen, "reprioritise", QUEUED, dry_run=dry_run, yes=yes):
+            return
+        asked = client.queue.reprioritise(chosen.runs, wanted, tags=chosen.tags, flow=flow)
+    shell.done(f"priority {wanted} {asked}", asked)

@@ -254,7 +254,8 @@ def read_submission(
 ) -> Any:
     """The options of `run` and `submit` as one submission. Without a flow its code is elsewhere."""
     from locktender.cli.arguments import duration, moment, read_call, read_named_call, tags, whole
-    from locktender.client.submit import Submission, check_duplicate
+    from locktender.client.submission import Submission
+    from locktender.client.submit import check_duplicate
 
     check_duplicate(on_duplicate, key)
     call = (

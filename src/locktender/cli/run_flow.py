@@ -29,7 +29,7 @@ from locktender.cli.shutdown import Interrupts
 from locktender.client.client import Client
 from locktender.client.more_workers import more_workers
 from locktender.client.run import Run
-from locktender.client.submit import Submission
+from locktender.client.submission import Submission
 
 FASTEST_SECONDS = 0.1
 SHARE = 10

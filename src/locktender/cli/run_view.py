@@ -21,15 +21,17 @@ from rich.text import Text
 from locktender.base.changes import TaskRow
 from locktender.base.config import Settings
 from locktender.base.durations import spoken
-from locktender.base.graph import Graph, Output
+from locktender.base.graph import Graph, Output, is_cached
 from locktender.base.model import RunRow
 from locktender.base.states import ENDS, TERMINAL_RUNS, RunState, TaskState
 from locktender.cli.tables import SHORTEST, state
 from locktender.client.bridge import StoreReader
 from locktender.client.run_details import nodes_of
 from locktender.kernel.node_state import PASSED
-from locktender.observe.why import Why, explain_run
+from locktender.observe.answer import Why
+from locktender.observe.why import explain_run
 
+CACHED = "cached"
 _PASSED = f'"{PASSED}"'.encode()
 
 
@@ -45,11 +47,15 @@ class StepView:
     passed: int
     """Not called because their item is an error, which is their result, too."""
     running: int
+    offered: int
+    """To a worker that has not accepted them yet."""
     waiting: int
     notes: tuple[str, ...]
     """What the waiting ones wait for."""
     not_stopped: str = ""
     """Of running ones that were asked to stop and have not."""
+    cached: int = 0
+    """Of those done: their result was cached, and no body ran."""
 
     @property
     def over(self) -> bool:
@@ -112,7 +118,7 @@ class Watcher(StoreReader):
 def view_of(row: RunRow, graph: Graph, rows: list[TaskRow], why: Why | None, now: int) -> RunView:
     by_node: dict[int, Counter[str]] = {}
     for task in rows:
-        by_node.setdefault(task.node, Counter())[_state_of(task)] += 1
+        by_node.setdefault(task.node, Counter())[_state_of(task, graph)] += 1
     totals: list[int | None] = []
     for index in range(len(graph.nodes)):
         totals.append(_total(graph, totals, index, sum(by_node.get(index, Counter()).values())))
@@ -128,7 +134,11 @@ def view_of(row: RunRow, graph: Graph, rows: list[TaskRow], why: Why | None, now
     return RunView(row.id, row.flow, row.state, end - row.queued_at, steps, notes, took)
 
 
-def _state_of(task: TaskRow) -> str:
+def _state_of(task: TaskRow, graph: Graph) -> str:
+    if 0 <= task.node < len(graph.nodes) and is_cached(
+        graph.nodes[task.node], task.state, task.attempt
+    ):
+        return CACHED
     passed = task.state == TaskState.SKIPPED and _PASSED in (task.error or b"")
     return PASSED if passed else task.state
 
@@ -146,21 +156,22 @@ def _total(graph: Graph, totals: list[int | None], index: int, known: int) -> in
 
 
 def _step(name: str, total: int | None, states: Counter[str], why: Why | None) -> StepView:
-    over = sum(states[state] for state in (*ENDS, PASSED))
-    # What is only offered waits still: its worker may not accept it.
-    running = states[TaskState.RUNNING]
+    over = sum(states[state] for state in (*ENDS, PASSED, CACHED))
+    running, offered = states[TaskState.RUNNING], states[TaskState.SCHEDULED]
     return StepView(
         name=name,
         total=total,
-        done=states[TaskState.COMPLETED],
+        done=states[TaskState.COMPLETED] + states[CACHED],
         failed=states[TaskState.FAILED] + states[TaskState.TIMED_OUT],
         cancelled=states[TaskState.CANCELLED],
         skipped=states[TaskState.SKIPPED],
         passed=states[PASSED],
         running=running,
-        waiting=sum(states.values()) - over - running,
+        offered=offered,
+        waiting=sum(states.values()) - over - running - offered,
         notes=_notes(name, why),
         not_stopped=_not_stopped(name, running, why),
+        cached=states[CACHED],
     )
 
 
@@ -173,6 +184,8 @@ def _notes(name: str, why: Why | None) -> tuple[str, ...]:
     if why is None:
         return ()
     found: list[str] = []
+    if (offer := why.offered.get(name)) is not None:
+        found.append(offer.text(why.now))
     for group in why.waiting:
         if group.step == name:
             found += [reason.text for reason in group.reasons]
@@ -244,7 +257,7 @@ class Plain:
         if view.notes:
             return
         for step in view.steps:
-            if step.running or step.waiting:
+            if step.running or step.waiting or step.offered:
                 self._tell(view, step.name, f"{step.name} {counts(step)}")
 
     def _tell(self, view: RunView, subject: str, text: str) -> None:
@@ -262,11 +275,13 @@ def counts(step: StepView) -> str:
     """`3/6, 2 running, 1 waiting (pool db: 2 of 2 in use)`"""
     parts = [f"{step.done}/{'?' if step.total is None else step.total}"]
     for number, word in (
+        (step.cached, "cached"),
         (step.failed, "failed"),
         (step.cancelled, "cancelled"),
         (step.skipped, "skipped"),
         (step.passed, "not called for an error"),
         (step.running, "running"),
+        (step.offered, "offered"),
         (step.waiting, "waiting"),
     ):
         if number:
@@ -274,7 +289,9 @@ def counts(step: StepView) -> str:
     text = ", ".join(parts)
     if step.running and step.not_stopped:
         text += f"; {step.not_stopped}"
-    return f"{text} ({'; '.join(step.notes)})" if step.waiting and step.notes else text
+    return (
+        f"{text} ({'; '.join(step.notes)})" if step.waiting + step.offered and step.notes else text
+    )
 
 
 def picture(view: RunView, height: int) -> RenderableType:
@@ -319,13 +336,15 @@ def _add(grid: Table, step: StepView) -> None:
         f"{over}/{'?' if step.total is None else step.total}",
         _moving(step),
     )  # fmt: skip
-    if step.waiting:
+    if step.waiting or step.offered:
         for note in step.notes[:2]:
             grid.add_row("", "", "", f"[dim]└ {escape(note)}[/]")
 
 
 def _moving(step: StepView) -> str:
     parts: list[str] = []
+    if step.cached:
+        parts.append(f"[green]{step.cached} cached[/]")
     if step.failed:
         parts.append(f"[red]{step.failed} failed[/]")
     if step.cancelled:
@@ -337,9 +356,11 @@ def _moving(step: StepView) -> str:
     if step.running:
         note = f"; [red]{escape(step.not_stopped)}[/]" if step.not_stopped else ""
         parts.append(f"[cyan]{step.running} running[/]{note}")
+    if step.offered:
+        parts.append(f"[yellow]{step.offered} offered[/]")
     if step.waiting:
         parts.append(f"[yellow]{step.waiting} waiting[/]")
-    elif step.notes and not step.running and not step.over:
+    elif step.notes and not step.running and not step.offered and not step.over:
         parts.append(f"[dim]{escape(step.notes[0])}[/]")
     return ", ".join(parts)
 
@@ -367,12 +388,16 @@ def _most_lively(steps: tuple[StepView, ...], most: int) -> list[StepView]:
         return list(steps)
     ranked = sorted(
         range(len(steps)),
-        key=lambda at: (not steps[at].running, not steps[at].waiting, steps[at].over),
+        key=lambda at: (
+            not steps[at].running,
+            not steps[at].waiting + steps[at].offered,
+            steps[at].over,
+        ),
     )
     kept: set[int] = set()
     lines = 0
     for at in ranked:
-        lines += 1 + (min(2, len(steps[at].notes)) if steps[at].waiting else 0)
+        lines += 1 + (min(2, len(steps[at].notes)) if steps[at].waiting + steps[at].offered else 0)
         if lines > most:
             break
         kept.add(at)

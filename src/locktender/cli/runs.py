@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from locktender.cli.bulk import DryRun, FlowName, Some, Status, Tag, Yes, choose, proceeds
 from locktender.cli.context import Context, command, group
 from locktender.cli.tables import shown
 
@@ -14,21 +16,11 @@ if TYPE_CHECKING:
 
     from locktender.client.client import Client
     from locktender.client.run import Run
-    from locktender.client.views import RunInfo, TaskInfo
+    from locktender.client.views import LogInfo, RunInfo, TaskInfo
 
 RunName = Annotated[
     str, typer.Argument(metavar="RUN", help="A run's id, or the part of it that a list shows.")
 ]
-Some = Annotated[
-    list[str] | None, typer.Argument(metavar="[RUN]...", help="Ids; or give a filter.")
-]
-Status = Annotated[
-    list[str] | None, typer.Option("--status", metavar="STATE", help="queued, running, failed …")
-]
-Tag = Annotated[
-    list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="Only with this tag.")
-]
-FlowName = Annotated[str | None, typer.Option("--flow", metavar="NAME", help="Only of this flow.")]
 Limit = Annotated[str, typer.Option("--limit", "-n", metavar="N", help="How many at most.")]
 
 
@@ -96,10 +88,14 @@ def show(
     shell: Context,
     run: RunName,
     tasks: Annotated[
-        bool, typer.Option("--tasks", help="Every task, too.", show_default=False, metavar="")
+        bool, typer.Option("--tasks", help="The tasks, too.", show_default=False, metavar="")
     ] = False,
+    limit: Annotated[
+        str, typer.Option("--limit", "-n", metavar="N", help="How many tasks at most.")
+    ] = "1000",
 ) -> None:
     """One run: its steps, what it waits for, its result or its error."""
+    from locktender.cli import arguments
     from locktender.cli.run_view import Watcher
 
     with shell.connect() as client:
@@ -129,7 +125,10 @@ def show(
     shell.say(f"[dim]id {info.id}[/]")
     _show_end(shell, info, result)
     if several:
-        _show_tasks(shell, several)
+        most = arguments.whole(limit, "limit") or 0
+        _show_tasks(shell, several[:most])
+        if len(several) > most:
+            shell.note(f"These are the first {most:,} of {len(several):,} tasks: --limit N")
 
 
 def _result(run: Any, info: RunInfo) -> Any:
@@ -145,7 +144,7 @@ def _show_end(shell: Context, info: RunInfo, result: Any) -> None:
 
     if info.error is not None:
         at = f" at step {shown(info.error.node)}" if info.error.node else ""
-        shell.say(f"[bold red]error[/]{at}: {shown(info.error.type)}: {shown(info.error.message)}")
+        shell.say(f"[bold red]error[/]{at}: {shown(info.error.text())}")
         if trace := theirs(info.error.traceback):
             shell.out.print(shown(trace.rstrip()), style="dim", soft_wrap=True)
         shell.say(f"[dim]Try again, finished steps kept: locktender runs retry {info.id[:12]}[/]")
@@ -163,7 +162,7 @@ def _show_tasks(shell: Context, tasks: list[TaskInfo]) -> None:
         [
             str(task.id),
             shown(task.name if task.index is None else f"{task.name}[{task.index}]"),
-            state(task.state),
+            state("cached" if task.cached else task.state),
             str(task.attempt),
             lasted(task.started_at, task.ended_at, since),
             shown(_details_of(task, since)),
@@ -195,34 +194,59 @@ def logs(
         str | None, typer.Option("--task", metavar="TASK", help="Only of this task.")
     ] = None,
     limit: Limit = "10000",
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", "-f", help="Go on with what is logged, until the run has ended."),
+    ] = False,
 ) -> None:
-    """What the bodies of a run logged, of attempts that have ended."""
+    """What the bodies of a run logged, about a second after they did. Of each attempt the last 64 kB.
+
+    locktender runs logs 06gy8rm99095 --follow
+
+    locktender runs logs 06gy8rm99095 --task 1048576 --json
+    """
+    from contextlib import closing
+
     from locktender.cli import arguments
+    from locktender.cli.answers import as_json
 
     with shell.connect() as client:
         found = client.runs.find(run)
-        lines = found.logs(
-            arguments.whole(task, "task"), limit=arguments.whole(limit, "limit") or 0
-        )
+        only = arguments.whole(task, "task")
+        if follow:
+            with closing(found.follow_logs(only)) as following:
+                for line in following:
+                    if shell.json:
+                        sys.stdout.write(as_json(line).decode() + "\n")
+                        sys.stdout.flush()
+                    else:
+                        _show_line(shell, line)
+            return
+        lines = found.logs(only, limit=arguments.whole(limit, "limit") or 0)
     if shell.json:
         shell.data(lines)
         return
     if not lines:
-        shell.say("[dim]Nothing was logged, or no attempt that logs has ended yet.[/]")
-        return
+        shell.say("[dim]Nothing was logged so far.[/]")
     for line in lines:
-        where = line.name if line.index is None else f"{line.name}[{line.index}]"
-        tries = f" #{line.attempt}" if line.attempt > 1 else ""
-        shell.out.print(
-            f"[dim]{line.at:%H:%M:%S}.{line.at.microsecond // 1000:03d}[/] {shown(line.level):<8}"
-            f"[bold]{shown(where)}{tries}[/] {shown(line.message)}",
-            soft_wrap=True,
-        )
+        _show_line(shell, line)
 
 
-def typed(client: Client, runs: list[str] | None) -> list[Run[Any]] | None:
-    """Those that were typed, each by its id or the beginning of it; None: none was."""
-    return [client.runs.find(each) for each in runs] if runs else None
+def _show_line(shell: Context, line: LogInfo) -> None:
+    where = line.name if line.index is None else f"{line.name}[{line.index}]"
+    tries = f" #{line.attempt}" if line.attempt > 1 else ""
+    shell.out.print(
+        f"[dim]{line.at:%H:%M:%S}.{line.at.microsecond // 1000:03d}[/] {shown(line.level):<8}"
+        f"[bold]{shown(where)}{tries}[/] {shown(line.message)}",
+        soft_wrap=True,
+    )
+
+
+Reason = Annotated[
+    str, typer.Option("--reason", metavar="TEXT", help="Kept in the history, shown by why.")
+]
+ACTIVE = ("waiting", "queued", "running", "cancelling", "held")
+AGAIN = ("failed", "cancelled", "timed_out")
 
 
 def cancel(
@@ -231,26 +255,24 @@ def cancel(
     status: Status = None,
     tag: Tag = None,
     flow: FlowName = None,
-    reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Kept in the history.")
-    ] = "",
+    reason: Reason = "",
     force: Annotated[
         bool, typer.Option("--force", help="Do not wait for clean-up steps.", metavar="")
     ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> None:
-    """Ask for runs to end cancelled: by id, or all active ones that match a filter."""
-    from locktender.cli import arguments
+    """Ask for runs to end cancelled: by id, or all active ones that match a filter.
 
+    locktender runs cancel 06gy8rm99095
+
+    locktender runs cancel --flow import --state queued --tag tenant=acme --yes
+    """
     with shell.connect() as client:
-        asked = client.runs.cancel(
-            typed(client, run),
-            status=status or None,
-            tags=arguments.tags(tag or ()),
-            flow=flow,
-            reason=reason,
-            force=force,
-        )
-    shell.done(f"cancel {asked}", asked)
+        chosen = choose(client, "cancel", run, status, tag, flow)
+        if proceeds(shell, client, chosen, "cancel", ACTIVE, dry_run=dry_run, yes=yes):
+            asked = client.runs.cancel(chosen.runs, **chosen.filters(), reason=reason, force=force)
+            shell.done(f"cancel {asked}", asked)
 
 
 def retry(
@@ -267,20 +289,26 @@ def retry(
         str | None,
         typer.Option("--with-args", metavar="JSON", help="A new run with these arguments changed."),
     ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> None:
-    """Queue ended runs again; steps that finished are not run again."""
-    from locktender.cli import arguments
+    """Queue ended runs again; steps that finished are not run again.
 
+    locktender runs retry 06gy8rm99095 --from publish
+
+    locktender runs retry --state failed --tag tenant=acme
+    """
     with shell.connect() as client:
         if from_step is None and with_args is None:
-            again = client.runs.retry(
-                typed(client, run), status=status or None, tags=arguments.tags(tag or ()), flow=flow
-            )
+            chosen = choose(client, "retry", run, status, tag, flow)
+            if not proceeds(shell, client, chosen, "retry", AGAIN, dry_run=dry_run, yes=yes):
+                return
+            again = client.runs.retry(chosen.runs, **chosen.filters())
         else:
             again = _retry_changed(client, run, from_step, with_args)
         alive = any(worker.alive for worker in client.workers.list())
     ids = [each.id for each in again]
-    count = f"{len(ids)} run{'s' if len(ids) != 1 else ''}"
+    count = f"{len(ids):,} run{'s' if len(ids) != 1 else ''}"
     shell.done(f"queued again: {count}" if ids else "nothing to retry", {"ids": ids})
     if ids and not alive:
         shell.note("No engine runs on this store now: locktender dev FILE.py")
@@ -311,28 +339,52 @@ def _retry_changed(
     return [client.runs.find(each).retry(from_step=from_step, args=args) for each in run]
 
 
-Several = Annotated[list[str], typer.Argument(metavar="RUN...", help="Ids of runs.")]
-
-
 def pause(
     shell: Context,
-    run: Several,
-    reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Kept in the history, shown by why.")
-    ] = "",
+    run: Some = None,
+    status: Status = None,
+    tag: Tag = None,
+    flow: FlowName = None,
+    reason: Reason = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> None:
-    """Start nothing more of these runs; what runs goes on. They hold no place meanwhile."""
+    """Start nothing more of these runs; what runs goes on. They hold no place meanwhile.
+
+    locktender runs pause 06gy8rm99095 --reason "waits for the new key"
+
+    locktender runs pause --tag tenant=acme --state queued
+    """
     with shell.connect() as client:
-        found = typed(client, run) or []
-        client.runs.pause(found, reason)
-    ids = [each.id for each in found]
-    shell.done(f"paused: {', '.join(ids)}", {"paused": ids})
+        chosen = choose(client, "pause", run, status, tag, flow)
+        if proceeds(shell, client, chosen, "pause", ACTIVE, dry_run=dry_run, yes=yes):
+            ids = client.runs.pause(chosen.runs, reason, **chosen.filters())
+            shell.done(f"paused: {_several(ids)}", {"paused": ids})
 
 
-def resume(shell: Context, run: Several) -> None:
-    """Let paused runs go on."""
+def resume(
+    shell: Context,
+    run: Some = None,
+    status: Status = None,
+    tag: Tag = None,
+    flow: FlowName = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Let paused runs go on.
+
+    locktender runs resume 06gy8rm99095
+
+    locktender runs resume --tag tenant=acme
+    """
     with shell.connect() as client:
-        found = typed(client, run) or []
-        client.runs.resume(found)
-    ids = [each.id for each in found]
-    shell.done(f"resumed: {', '.join(ids)}", {"resumed": ids})
+        chosen = choose(client, "resume", run, status, tag, flow)
+        if proceeds(shell, client, chosen, "resume", ACTIVE, dry_run=dry_run, yes=yes):
+            ids = client.runs.resume(chosen.runs, **chosen.filters())
+            shell.done(f"resumed: {_several(ids)}", {"resumed": ids})
+
+
+def _several(ids: list[str]) -> str:
+    if not ids:
+        return "no run"
+    return ", ".join(ids) if len(ids) <= 3 else f"{len(ids):,} runs"

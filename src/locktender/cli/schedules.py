@@ -12,6 +12,7 @@ from locktender.cli.context import Context, command, group
 from locktender.cli.tables import table
 
 if TYPE_CHECKING:
+    from locktender.client.client import Client
     from locktender.client.schedules import ScheduleInfo
 
 Name = Annotated[str, typer.Argument(metavar="NAME")]
@@ -137,29 +138,60 @@ def set_(
 
 
 def pause(shell: Context, name: Name) -> None:
-    """Make no runs of it until it is resumed."""
-    _change(shell, name, "pause")
+    """Make no runs of it until it is resumed.
+
+    locktender schedules pause nightly
+    """
+    with shell.connect() as client:
+        client.schedules.pause(name)
+        _show_in_force(shell, client, name)
 
 
 def resume(shell: Context, name: Name) -> None:
-    """Go on from now; ticks that passed are not caught up with."""
-    _change(shell, name, "resume")
+    """Go on from now; ticks that passed are not caught up with.
+
+    locktender schedules resume nightly
+    """
+    with shell.connect() as client:
+        client.schedules.resume(name)
+        _show_in_force(shell, client, name)
 
 
 def reset(shell: Context, name: Name) -> None:
-    """Take your own setting away: what the code declares is in force."""
-    _change(shell, name, "reset")
+    """Take an operator's setting away: what the code declares is in force, or nothing.
+
+    locktender schedules reset nightly
+    """
+    with shell.connect() as client:
+        before = client.schedules.get(name)
+        client.schedules.reset(name)
+        unchanged = before.source == "declared"
+        _show_in_force(shell, client, name, "as the code declares it" if unchanged else "reset")
 
 
 def delete(shell: Context, name: Name) -> None:
-    """Remove a schedule; its runs go on."""
-    _change(shell, name, "delete")
+    """Remove a schedule; its runs go on. One that code declares comes back with the next worker.
 
-
-def _change(shell: Context, name: str, verb: str) -> None:
+    locktender schedules delete nightly
+    """
     with shell.connect() as client:
-        getattr(client.schedules, verb)(name)
-    shell.done(f"schedule {escape(name)}: {verb} done", {"schedule": name, "done": verb})
+        client.schedules.delete(name)
+        _show_in_force(shell, client, name)
+
+
+def _show_in_force(shell: Context, client: Client, name: str, verb: str = "") -> None:
+    """What is in force behind a change: the schedule as it is now, or that there is none."""
+    from locktender.base.errors import NotFound
+
+    try:
+        info = client.schedules.get(name)
+    except NotFound:
+        reason = "; no code declares it" if verb else ""
+        text = f"schedule {escape(name)} is removed{reason}. Its runs go on."
+        shell.done(text, {"schedule": name, "removed": True})
+        return
+    said = f" ({verb})" if verb else ""
+    shell.done(f"schedule {escape(name)}{said}: {escape(info.why)}", info)
 
 
 def run_now(shell: Context, name: Name) -> None:

@@ -70,6 +70,7 @@ STATE_COLOURS = {
     "held": "red",
     "succeeded": "green",
     "completed": "green",
+    "cached": "green",
     "failed": "red",
     "timed_out": "red",
     "abandoned": "red",

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
 from typing import Any, Self, TypeVar
 
@@ -17,7 +18,6 @@ from locktender.base.config import Settings
 from locktender.base.errors import LocktenderError
 from locktender.client.core import ClientGuard, Core, closed
 from locktender.store.protocol import Store
-from locktender.worker.executors.protocol import CURRENT
 
 T = TypeVar("T")
 log: logging.Logger = logging.getLogger(__name__)
@@ -75,7 +75,10 @@ class Bridge:
 
     def _is_async_body(self) -> bool:
         """Whether an async step of the engine on this loop calls: it would block all async steps."""
-        attempt = CURRENT.get(None)
+        executors = sys.modules.get("locktender.worker.executors.protocol")
+        if executors is None:
+            return False  # no engine was ever loaded here
+        attempt = executors.CURRENT.get(None)
         if attempt is None or attempt.host is None or attempt.host.loop is not self._loop:
             return False
         try:
@@ -83,6 +86,20 @@ class Bridge:
         except RuntimeError:
             return False  # a step in a thread
         return True
+
+    def iterate(self, items: AsyncGenerator[T]) -> Generator[T]:
+        """What `items` yields, each asked for on the loop. Closed here, it is closed there."""
+
+        async def following() -> tuple[T] | None:
+            async for item in items:
+                return (item,)
+            return None
+
+        try:
+            while (found := self.call(following())) is not None:
+                yield found[0]
+        finally:
+            self.call(items.aclose())
 
     def run_soon(self, callback: Callable[[], None]) -> None:
         """Runs `callback` on the loop, without waiting for it."""

@@ -19,9 +19,9 @@ from locktender.base.model import NewRun
 from locktender.base.names import did_you_mean
 from locktender.base.unfolding import tracing_graph
 from locktender.client.core import Core
+from locktender.client.submission import Submission
 from locktender.client.submit import (
     Prepared,
-    Submission,
     check_size,
     made_ids,
     options_of,

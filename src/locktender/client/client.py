@@ -6,28 +6,31 @@ import atexit
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, overload
 
 from locktender.base.config import Settings
 from locktender.base.durations import Duration, microseconds
 from locktender.base.tracebacks import public
 from locktender.client.bridge import Bridge
-from locktender.client.by_name import is_elsewhere
 from locktender.client.client_async import INTERRUPTED_GRACE_US, AsyncClient, Refusal
 from locktender.client.core import Core
-from locktender.client.events import SyncEvents
-from locktender.client.more_workers import MoreWorkers
-from locktender.client.namespaces import SyncLimits, SyncPools, SyncQueue, SyncRuns, SyncWorkers
-from locktender.client.pauses import SyncFlows
 from locktender.client.run import AsyncRun, Run
-from locktender.client.schedules import SyncSchedules
-from locktender.client.slots import Slots
-from locktender.client.submit import Preparing, Submission, checked_calls, prepare
+from locktender.client.submission import Submission, checked_calls
 from locktender.client.submit_signatures import SyncSubmitting
-from locktender.flows.definitions import FlowDef
-from locktender.flows.flows import Flow
-from locktender.observe.why import Why
+
+if TYPE_CHECKING:
+    from locktender.client.events import SyncEvents
+    from locktender.client.more_workers import MoreWorkers
+    from locktender.client.namespaces import SyncLimits, SyncPools, SyncQueue, SyncRuns, SyncWorkers
+    from locktender.client.pauses import SyncFlows
+    from locktender.client.result_cache import SyncCache
+    from locktender.client.schedules import SyncSchedules
+    from locktender.client.slots import Slots
+    from locktender.flows.definitions import FlowDef
+    from locktender.flows.flows import Flow
+    from locktender.observe.why import Why
 
 log: logging.Logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -42,6 +45,7 @@ class Client(SyncSubmitting):
     flows                  namespace to pause and resume flows
     schedules              namespace to set and see schedules: runs of a flow at set times
     events                 namespace to send events, and to see who waits for which
+    cache                  namespace to see and forget cached results of steps
     """
 
     def __init__(
@@ -57,16 +61,71 @@ class Client(SyncSubmitting):
         except BaseException:
             self._bridge.stop()
             raise
-        client = self._client = AsyncClient(self._core)
-        self.runs: SyncRuns = SyncRuns(self._bridge, client.runs)
-        self.queue: SyncQueue = SyncQueue(self._bridge, client.queue)
-        self.pools: SyncPools = SyncPools(self._bridge, client.pools)
-        self.schedules: SyncSchedules = SyncSchedules(self._bridge, client.schedules)
-        self.limits: SyncLimits = SyncLimits(self._bridge, client.limits)
-        self.flows: SyncFlows = SyncFlows(self._bridge, client.flows)
-        self.events: SyncEvents = SyncEvents(self._bridge, client.events)
-        self.workers: SyncWorkers = SyncWorkers(self._bridge, client.workers)
+        self._client = AsyncClient(self._core)
         atexit.register(self._at_exit)
+
+    @cached_property
+    def runs(self) -> SyncRuns:
+        """Namespace `runs`: lists, cancels and retries runs."""
+        from locktender.client.namespaces import SyncRuns
+
+        return SyncRuns(self._bridge, self._client.runs)
+
+    @cached_property
+    def queue(self) -> SyncQueue:
+        """Namespace `queue`: runs that have not started."""
+        from locktender.client.namespaces import SyncQueue
+
+        return SyncQueue(self._bridge, self._client.queue)
+
+    @cached_property
+    def pools(self) -> SyncPools:
+        """Namespace `pools`: slots that all runs share."""
+        from locktender.client.namespaces import SyncPools
+
+        return SyncPools(self._bridge, self._client.pools)
+
+    @cached_property
+    def schedules(self) -> SyncSchedules:
+        """Namespace `schedules`: runs of a flow at set times."""
+        from locktender.client.schedules import SyncSchedules
+
+        return SyncSchedules(self._bridge, self._client.schedules)
+
+    @cached_property
+    def limits(self) -> SyncLimits:
+        """Namespace `limits`: every limit but pools."""
+        from locktender.client.namespaces import SyncLimits
+
+        return SyncLimits(self._bridge, self._client.limits)
+
+    @cached_property
+    def flows(self) -> SyncFlows:
+        """Namespace `flows`: lists, pauses and resumes flows."""
+        from locktender.client.pauses import SyncFlows
+
+        return SyncFlows(self._bridge, self._client.flows)
+
+    @cached_property
+    def events(self) -> SyncEvents:
+        """Namespace `events`: sends events, and reads the history."""
+        from locktender.client.events import SyncEvents
+
+        return SyncEvents(self._bridge, self._client.events)
+
+    @cached_property
+    def cache(self) -> SyncCache:
+        """Namespace `cache`: results of steps that are used again."""
+        from locktender.client.result_cache import SyncCache
+
+        return SyncCache(self._bridge, self._client.cache)
+
+    @cached_property
+    def workers(self) -> SyncWorkers:
+        """Namespace `workers`: lists and drains workers."""
+        from locktender.client.namespaces import SyncWorkers
+
+        return SyncWorkers(self._bridge, self._client.workers)
 
     @property
     def settings(self) -> Settings:
@@ -79,6 +138,9 @@ class Client(SyncSubmitting):
         return self._core.guard.closed
 
     def _submit(self, flow: object, submission: Submission) -> Run[Any]:
+        from locktender.client.by_name import is_elsewhere
+        from locktender.client.submit import prepare
+
         self._core.guard.check()
         if is_elsewhere(flow):
             made = self._bridge.call(
@@ -88,6 +150,23 @@ class Client(SyncSubmitting):
         # Here, in the caller's thread: tracing runs the user's own code.
         prepared = prepare(flow, submission, self._core.settings, self._core.clock)
         return Run(self._bridge, self._bridge.call(self._client.submit_prepared(prepared)))
+
+    def _submit_by(
+        self, connection: object, flow: object, submission: Submission, *, notify: bool
+    ) -> Run[Any]:
+        from locktender.client.by_name import is_elsewhere
+        from locktender.client.outbox import submit_by
+        from locktender.client.submit import prepare
+
+        core = self._core
+        core.guard.check()
+        if is_elsewhere(flow):
+            prepared = self._bridge.call(self._client.prepared(flow, submission))
+        else:
+            prepared = prepare(flow, submission, core.settings, core.clock)
+        # Here, in the caller's thread: the connection is the caller's.
+        submit_by(core, connection, prepared, notify=notify)
+        return Run(self._bridge, AsyncRun(core, prepared.run.id, "submitted"))
 
     def submit_call(
         self, flow: FlowDef, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -115,6 +194,9 @@ class Client(SyncSubmitting):
 
             runs = client.submit_many(build, [["a"], ["b"], Submission((["c"],), key="c")])
         """
+        from locktender.client.by_name import is_elsewhere
+        from locktender.client.submit import Preparing
+
         self._core.guard.check()
         if is_elsewhere(flow):
             several = self._client.submit_named(
@@ -157,6 +239,8 @@ class Client(SyncSubmitting):
             with client.slots("db", 2, timeout="30s") as held:
                 migrate()
         """
+        from locktender.client.slots import Slots
+
         self._core.guard.check()
         return Slots(self._bridge, self._client.slots(pool, n, timeout=timeout, lease=lease))
 

@@ -4,36 +4,35 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from functools import cached_property
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, overload
 
 from locktender.base.clock import SECOND
 from locktender.base.config import Settings
 from locktender.base.durations import Duration, microseconds
 from locktender.base.errors import AdmissionRejected, DuplicateKey
 from locktender.base.tracebacks import public
-from locktender.client.by_name import is_elsewhere, prepare_named
 from locktender.client.core import Core
-from locktender.client.events import AsyncEvents
-from locktender.client.limits_async import AsyncLimits
-from locktender.client.pauses import AsyncFlows
-from locktender.client.pools_async import AsyncPools
 from locktender.client.refusals import refusal
 from locktender.client.run import AsyncRun
-from locktender.client.runs_async import AsyncQueue, AsyncRuns, AsyncWorkers
-from locktender.client.schedules import AsyncSchedules
-from locktender.client.slots import AsyncSlots
-from locktender.client.submit import (
-    Prepared,
-    Preparing,
-    Submission,
-    checked_calls,
-    prepare,
-    store_runs,
-)
+from locktender.client.submission import Submission, checked_calls
 from locktender.client.submit_signatures import AsyncSubmitting
-from locktender.flows.flows import Flow
-from locktender.observe.why import Why, explain_task, with_sessions
+
+if TYPE_CHECKING:
+    # Loaded with the first use: a command that reads a store does without flows, kernel and engine.
+    from locktender.client.events import AsyncEvents
+    from locktender.client.limits_async import AsyncLimits
+    from locktender.client.pauses import AsyncFlows
+    from locktender.client.pools_async import AsyncPools
+    from locktender.client.result_cache import AsyncCache
+    from locktender.client.runs_async import AsyncQueue, AsyncRuns
+    from locktender.client.schedules import AsyncSchedules
+    from locktender.client.slots import AsyncSlots
+    from locktender.client.submit import Prepared
+    from locktender.client.workers import AsyncWorkers
+    from locktender.flows.flows import Flow
+    from locktender.observe.why import Why
 
 T = TypeVar("T")
 Refusal = AdmissionRejected | DuplicateKey
@@ -51,18 +50,74 @@ class AsyncClient(AsyncSubmitting):
     flows                  namespace to pause and resume flows
     schedules              namespace to set and see schedules: runs of a flow at set times
     events                 namespace to send events, and to see who waits for which
+    cache                  namespace to see and forget cached results of steps
     """
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self.runs: AsyncRuns = AsyncRuns(core)
-        self.queue: AsyncQueue = AsyncQueue(core)
-        self.pools: AsyncPools = AsyncPools(core)
-        self.schedules: AsyncSchedules = AsyncSchedules(core)
-        self.limits: AsyncLimits = AsyncLimits(core)
-        self.flows: AsyncFlows = AsyncFlows(core)
-        self.events: AsyncEvents = AsyncEvents(core)
-        self.workers: AsyncWorkers = AsyncWorkers(core)
+
+    @cached_property
+    def runs(self) -> AsyncRuns:
+        """Namespace `runs`: lists, cancels and retries runs."""
+        from locktender.client.runs_async import AsyncRuns
+
+        return AsyncRuns(self._core)
+
+    @cached_property
+    def queue(self) -> AsyncQueue:
+        """Namespace `queue`: runs that have not started."""
+        from locktender.client.runs_async import AsyncQueue
+
+        return AsyncQueue(self._core)
+
+    @cached_property
+    def pools(self) -> AsyncPools:
+        """Namespace `pools`: slots that all runs share."""
+        from locktender.client.pools_async import AsyncPools
+
+        return AsyncPools(self._core)
+
+    @cached_property
+    def schedules(self) -> AsyncSchedules:
+        """Namespace `schedules`: runs of a flow at set times."""
+        from locktender.client.schedules import AsyncSchedules
+
+        return AsyncSchedules(self._core)
+
+    @cached_property
+    def limits(self) -> AsyncLimits:
+        """Namespace `limits`: every limit but pools."""
+        from locktender.client.limits_async import AsyncLimits
+
+        return AsyncLimits(self._core)
+
+    @cached_property
+    def flows(self) -> AsyncFlows:
+        """Namespace `flows`: lists, pauses and resumes flows."""
+        from locktender.client.pauses import AsyncFlows
+
+        return AsyncFlows(self._core)
+
+    @cached_property
+    def events(self) -> AsyncEvents:
+        """Namespace `events`: sends events, and reads the history."""
+        from locktender.client.events import AsyncEvents
+
+        return AsyncEvents(self._core)
+
+    @cached_property
+    def cache(self) -> AsyncCache:
+        """Namespace `cache`: results of steps that are used again."""
+        from locktender.client.result_cache import AsyncCache
+
+        return AsyncCache(self._core)
+
+    @cached_property
+    def workers(self) -> AsyncWorkers:
+        """Namespace `workers`: lists and drains workers."""
+        from locktender.client.workers import AsyncWorkers
+
+        return AsyncWorkers(self._core)
 
     @property
     def settings(self) -> Settings:
@@ -75,6 +130,9 @@ class AsyncClient(AsyncSubmitting):
         return self._core.guard.closed
 
     async def _submit(self, flow: object, submission: Submission) -> AsyncRun[Any]:
+        from locktender.client.by_name import is_elsewhere
+        from locktender.client.submit import prepare
+
         self._core.guard.check()
         if is_elsewhere(flow):
             made = await self.submit_named(str(flow), [submission], partial=False)
@@ -82,6 +140,25 @@ class AsyncClient(AsyncSubmitting):
         return await self.submit_prepared(
             prepare(flow, submission, self._core.settings, self._core.clock)
         )
+
+    async def _submit_by(
+        self, connection: object, flow: object, submission: Submission, *, notify: bool
+    ) -> AsyncRun[Any]:
+        from locktender.client.outbox import submit_by_async
+
+        self._core.guard.check()
+        prepared = await self.prepared(flow, submission)
+        await submit_by_async(self._core, connection, prepared, notify=notify)
+        return AsyncRun(self._core, prepared.run.id, "submitted")
+
+    async def prepared(self, flow: object, submission: Submission) -> Prepared:
+        """One call, checked and ready to be stored."""
+        from locktender.client.by_name import is_elsewhere, prepare_named
+        from locktender.client.submit import prepare
+
+        if is_elsewhere(flow):
+            return (await prepare_named(self._core, str(flow), [submission]))[0]
+        return prepare(flow, submission, self._core.settings, self._core.clock)
 
     @overload
     async def submit_many(
@@ -103,6 +180,9 @@ class AsyncClient(AsyncSubmitting):
 
             runs = client.submit_many(build, [["a"], ["b"], Submission((["c"],), key="c")])
         """
+        from locktender.client.by_name import is_elsewhere
+        from locktender.client.submit import Preparing
+
         self._core.guard.check()
         if is_elsewhere(flow):
             return await self.submit_named(str(flow), checked_calls(calls), partial=partial)
@@ -118,6 +198,8 @@ class AsyncClient(AsyncSubmitting):
         self, flow: str, calls: Iterable[object], *, partial: bool
     ) -> list[AsyncRun[Any] | Refusal]:
         """Submits runs of a flow whose code is not here: a worker that knows it traces each."""
+        from locktender.client.by_name import prepare_named
+
         self._core.guard.check()
         prepared = await prepare_named(self._core, flow, calls)
         return await self.submit_all_prepared(prepared, partial=partial)
@@ -131,6 +213,8 @@ class AsyncClient(AsyncSubmitting):
         self, prepared: list[Prepared], *, partial: bool
     ) -> list[AsyncRun[Any] | Refusal]:
         """Submits runs that were traced elsewhere, all or none unless `partial`."""
+        from locktender.client.submit import store_runs
+
         self._core.guard.check()
         answers = await store_runs(self._core, prepared, partial=partial)
         refused = [
@@ -151,6 +235,8 @@ class AsyncClient(AsyncSubmitting):
 
         Every limit it waits at is named, with its numbers and the holders. `print` shows it as text.
         """
+        from locktender.observe.why import explain_task, with_sessions
+
         self._core.guard.check()
         if isinstance(subject, int):
             store = self._core.store
@@ -177,6 +263,8 @@ class AsyncClient(AsyncSubmitting):
             async with client.slots("db", 2, timeout="30s") as held:
                 await migrate()
         """
+        from locktender.client.slots import AsyncSlots
+
         self._core.guard.check()
         return AsyncSlots(self._core, pool, n, timeout, lease)
 

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from contextvars import Context
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from locktender.base.background import end_tasks
 from locktender.base.clock import SECOND, Clock, SystemClock
@@ -33,14 +33,17 @@ from locktender.base.errors import (
 )
 from locktender.base.limits import Limits
 from locktender.base.model import RunRow
-from locktender.base.states import TERMINAL_RUNS
-from locktender.client.more_workers import MoreWorkers
+from locktender.base.states import TERMINAL_RUNS, RunState
+from locktender.client.outbox_rows import find_row
 from locktender.client.slot_worker import SlotWorkers
-from locktender.engine import Engine
-from locktender.provision.controller import ProvisionController
 from locktender.store.open import store_for
 from locktender.store.protocol import Store
 from locktender.store.retry import repeated, retry_while_away
+
+if TYPE_CHECKING:
+    from locktender.client.more_workers import MoreWorkers
+    from locktender.engine import Engine
+    from locktender.provision.controller import ProvisionController
 
 T = TypeVar("T")
 
@@ -86,6 +89,7 @@ def closed() -> ClientClosed:
 log: logging.Logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
+SUBMITTED_POLL_SECONDS = 0.02
 STORE_AWAY_SECONDS = 60.0
 """How long the store may be out of reach before a waiting caller gets the error."""
 FIRST_OPEN_PAUSE_SECONDS = 0.5
@@ -111,14 +115,23 @@ class RunWaiter:
 
     async def until_ended(self, run_id: str, timeout_us: int | None) -> RunRow:
         """The run's row once it has ended. Raises `WaitTimeout` when `timeout_us` passes first."""
+        until = None if timeout_us is None else self._clock.monotonic() + timeout_us
         row = await self._row_again(run_id)
+        while row.state == RunState.SUBMITTED and (
+            until is None or self._clock.monotonic() < until
+        ):
+            # Nobody is told when the leader makes a run of it.
+            await asyncio.sleep(SUBMITTED_POLL_SECONDS)
+            self._guard.check()
+            row = await self._row_again(run_id)
         if row.state in TERMINAL_RUNS:
             return row
-        seq, woken = row.seq, asyncio.Event()
+        run_id, seq, woken = row.id, row.seq, asyncio.Event()
         self._waiters.setdefault(seq, []).append(woken)
         self._watch()
+        left_us = None if until is None else max(0, until - self._clock.monotonic())
         try:
-            async with asyncio.timeout(None if timeout_us is None else timeout_us / SECOND):
+            async with asyncio.timeout(None if left_us is None else left_us / SECOND):
                 while row.state not in TERMINAL_RUNS:
                     if not await self._again(lambda: self._ended([seq]), run_id):
                         await woken.wait()
@@ -146,7 +159,7 @@ class RunWaiter:
             await end_tasks([self._watcher])
 
     async def _row(self, run_id: str) -> RunRow:
-        row = await self._store.run(run_id)
+        row = await find_row(self._store, run_id)
         if row is None:
             raise NotFound(f"there is no run {run_id!r}.", field="run", got=run_id)
         return row
@@ -267,6 +280,9 @@ class Core:
         running: Engine | None = None
         try:
             if engine:
+                # Only here: it loads leader, worker and kernel, which a client of a store does without.
+                from locktender.engine import Engine
+
                 running = Engine(
                     store,
                     settings,
@@ -348,7 +364,7 @@ class Core:
         return await self.store.leader() is not None
 
     async def row(self, run_id: str) -> RunRow:
-        row = await self.store.run(run_id)
+        row = await find_row(self.store, run_id)
         if row is None:
             raise NotFound(
                 f"there is no run {run_id!r} in {self.settings.shown_url}.",

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping
 from typing import Any
 
 from locktender.base.tracebacks import public
 from locktender.client.bridge import Bridge
 from locktender.client.core import Core
+from locktender.client.history import EventReaderInfo, Follower, HistoryEvent, checked_reader
 from locktender.client.mailing import EventWaitInfo, answer, send_to_topic, waits_of
+from locktender.client.views import instant
 
 
 @public
 class AsyncEvents:
-    """Namespace `client.events`: sends events to topics, and lists who waits for which event."""
+    """Namespace `client.events`: sends events to topics, lists who waits for which, follows the history."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -48,6 +50,45 @@ class AsyncEvents:
         self._core.guard.check()
         return await answer(self._core, token, payload)
 
+    async def follow(
+        self,
+        run: str | None = None,
+        *,
+        after: str | None = None,
+        reader: str | None = None,
+        wait: bool = True,
+        skip_pruned: bool = False,
+    ) -> AsyncGenerator[HistoryEvent]:
+        """Every change of state, in order, once; with `wait` (default) it goes on with what happens.
+
+        run          only of this run, until it has ended: its whole id
+        after        the `cursor` of an event: goes on behind it; "start" or "now". Default: the beginning
+                     of a run, else now
+        reader       a name under which the cursor is stored: the next call goes on where this one ended.
+                     A new reader begins at the start; what it took shortly before it was killed comes again
+        wait         False: ends with what there is now
+        skip_pruned  True: goes on where retention has removed events behind the cursor; default False:
+                     raises `EventsPruned`
+
+            async for event in client.events.follow(reader="billing"):
+                await book(event)
+        """
+        self._core.guard.check()
+        follower = Follower(self._core, run, checked_reader(reader))
+        async for event in follower.follow(after, wait=wait, skip_pruned=skip_pruned):
+            yield event
+
+    async def readers(self) -> list[EventReaderInfo]:
+        """The named readers of the history, each with the cursor behind which it goes on."""
+        self._core.guard.check()
+        found = await self._core.store.event_readers()
+        return [EventReaderInfo(each.name, each.cursor, instant(each.at)) for each in found]
+
+    async def forget_reader(self, name: str) -> bool:
+        """Removes the stored cursor of a reader; whether there was one."""
+        self._core.guard.check()
+        return await self._core.store.forget_event_reader(name)
+
     async def waiting(self, *, limit: int = 10_000) -> list[EventWaitInfo]:
         """Who waits for which event, since when and until when; the first that times out first."""
         self._core.guard.check()
@@ -56,7 +97,7 @@ class AsyncEvents:
 
 @public
 class SyncEvents:
-    """Namespace `client.events`: sends events to topics, and lists who waits for which event."""
+    """Namespace `client.events`: sends events to topics, lists who waits for which, follows the history."""
 
     def __init__(self, bridge: Bridge, events: AsyncEvents) -> None:
         self._bridge = bridge
@@ -89,6 +130,41 @@ class SyncEvents:
         wait is over.
         """
         return self._bridge.call(self._events.answer(token, payload))
+
+    def follow(
+        self,
+        run: str | None = None,
+        *,
+        after: str | None = None,
+        reader: str | None = None,
+        wait: bool = True,
+        skip_pruned: bool = False,
+    ) -> Generator[HistoryEvent]:
+        """Every change of state, in order, once; with `wait` (default) it goes on with what happens.
+
+        run          only of this run, until it has ended: its whole id
+        after        the `cursor` of an event: goes on behind it; "start" or "now". Default: the beginning
+                     of a run, else now
+        reader       a name under which the cursor is stored: the next call goes on where this one ended.
+                     A new reader begins at the start; what it took shortly before it was killed comes again
+        wait         False: ends with what there is now
+        skip_pruned  True: goes on where retention has removed events behind the cursor; default False:
+                     raises `EventsPruned`
+
+            for event in client.events.follow(reader="billing"):
+                book(event)
+        """
+        return self._bridge.iterate(
+            self._events.follow(run, after=after, reader=reader, wait=wait, skip_pruned=skip_pruned)
+        )
+
+    def readers(self) -> list[EventReaderInfo]:
+        """The named readers of the history, each with the cursor behind which it goes on."""
+        return self._bridge.call(self._events.readers())
+
+    def forget_reader(self, name: str) -> bool:
+        """Removes the stored cursor of a reader; whether there was one."""
+        return self._bridge.call(self._events.forget_reader(name))
 
     def waiting(self, *, limit: int = 10_000) -> list[EventWaitInfo]:
         """Who waits for which event, since when and until when; the first that times out first."""

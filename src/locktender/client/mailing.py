@@ -18,7 +18,6 @@ from locktender.base.graph import Graph, read_graph
 from locktender.base.names import did_you_mean
 from locktender.client.core import Core
 from locktender.client.views import instant, moment
-from locktender.kernel.mailboxes import payload_fault
 from locktender.store.protocol import MAX_MAIL, EventWaiter, SendEvent
 from locktender.store.retry import repeated
 
@@ -196,6 +195,8 @@ async def _check(core: Core, run_id: str, graph: Graph, label: str, raw: bytes) 
         rows = await core.store.tasks((await core.row(run_id)).seq) if tasks else []
         nodes = [graph.nodes[row.node].event for row in rows if row.id in tasks]
         fitting = [each for each in nodes if each is not None] or fitting
+    from locktender.kernel.mailboxes import payload_fault
+
     faults = [payload_fault(each, raw) for each in fitting]
     found = [each for each in faults if each is not None]
     if len(found) == len(faults):

@@ -12,8 +12,8 @@ from locktender.client.bridge import Bridge
 from locktender.client.limits_async import RUNS, AsyncLimits
 from locktender.client.pools_async import AsyncPools
 from locktender.client.run import Run
-from locktender.client.runs_async import AsyncQueue, AsyncRuns, AsyncWorkers, Status
-from locktender.client.submit import TagValues
+from locktender.client.runs_async import AsyncQueue, AsyncRuns, Status
+from locktender.client.submission import TagValues
 from locktender.client.views import (
     UNSET,
     LimitChangeInfo,
@@ -25,8 +25,11 @@ from locktender.client.views import (
     Unset,
     WorkerInfo,
 )
+from locktender.client.workers import AsyncWorkers
+from locktender.observe.holders import LimitCost
 
 Ids = str | Run[Any] | Iterable[str | Run[Any]]
+RunIds = list[str]
 RunInfos = list[RunInfo]
 QueueInfos = list[QueueInfo]
 WorkerInfos = list[WorkerInfo]
@@ -87,17 +90,46 @@ class SyncRuns:
             )
         )
 
-    def pause(self, run: Ids, reason: str = "") -> None:
-        """Starts nothing more of runs that have not ended; tasks that run go on.
+    def count(
+        self,
+        status: Status | None = None,
+        tags: TagValues | None = None,
+        flow: str | None = None,
+    ) -> int:
+        """How many runs match; without a filter all."""
+        return self._bridge.call(self._runs.count(status, tags, flow))
+
+    def pause(
+        self,
+        run: Ids | None = None,
+        reason: str = "",
+        *,
+        status: Status | None = None,
+        tags: TagValues | None = None,
+        flow: str | None = None,
+    ) -> RunIds:
+        """Starts nothing more of runs that have not ended; tasks that run go on. Returns their ids.
 
         run     a whole id, a run, or several
         reason  kept in the history and shown by `why`; default none
+        status  a state or several: "running", "queued" …; at most 1,000 runs may match
+        tags    runs with all of these tags
+        flow    the flow's name
         """
-        self._bridge.call(self._runs.pause(_ids(run) or [], reason))
+        return self._bridge.call(
+            self._runs.pause(_ids(run), reason, status=status, tags=tags, flow=flow)
+        )
 
-    def resume(self, run: Ids) -> None:
-        """Lets paused runs go on; `run`: a whole id, a run, or several."""
-        self._bridge.call(self._runs.resume(_ids(run) or []))
+    def resume(
+        self,
+        run: Ids | None = None,
+        *,
+        status: Status | None = None,
+        tags: TagValues | None = None,
+        flow: str | None = None,
+    ) -> RunIds:
+        """Lets paused runs go on, by id or by a filter as `pause` takes it. Returns their ids."""
+        return self._bridge.call(self._runs.resume(_ids(run), status=status, tags=tags, flow=flow))
 
     def retry(
         self,
@@ -162,9 +194,24 @@ class SyncQueue:
         """
         return self._bridge.call(self._queue.cancel(_ids(run), tags=tags, flow=flow, reason=reason))
 
-    def reprioritise(self, run: Ids, priority: int) -> Requested:
-        """Gives queued runs another priority, -1,000,000 to 1,000,000; a run that has started is unchanged."""
-        return self._bridge.call(self._queue.reprioritise(_ids(run) or [], priority))
+    def reprioritise(
+        self,
+        run: Ids | None,
+        priority: int,
+        *,
+        tags: TagValues | None = None,
+        flow: str | None = None,
+    ) -> Requested:
+        """Gives queued runs another priority; a run that has started is unchanged.
+
+        run       a whole id, a run, or several; None: all queued ones that match
+        priority  -1,000,000 to 1,000,000
+        tags      queued runs with all of these tags
+        flow      queued runs of this flow
+        """
+        return self._bridge.call(
+            self._queue.reprioritise(_ids(run), priority, tags=tags, flow=flow)
+        )
 
     def list(self, limit: int = 100) -> QueueInfos:
         """Queued runs in the order in which they start: priority, then fair turn, then age.
@@ -222,6 +269,7 @@ class SyncPools:
         lease: Duration | Unset | None = UNSET,
         rate: str | Rate | Unset | None = UNSET,
         burst: int | Unset = UNSET,
+        expected: int | None = None,
     ) -> None:
         """Sets what is given of a pool and keeps the rest; a pool that is not there is made.
 
@@ -230,10 +278,13 @@ class SyncPools:
         lease  how long a dead holder's slots are kept; None: as long as its worker's lease (default)
         rate   starts per time, "60/min" or "100/10s"; None takes the rate away (default: none)
         burst  starts at once after a pause, 1 and up; default 1
+        expected  only if the limit is this now, else `LimitChanged`; default None, whatever it is
 
             pools.set("api", limit=4, rate="60/min", burst=5)
         """
-        self._bridge.call(self._pools.set(name, limit, lease=lease, rate=rate, burst=burst))
+        self._bridge.call(
+            self._pools.set(name, limit, lease=lease, rate=rate, burst=burst, expected=expected)
+        )
 
     def get(self, name: str) -> PoolInfo:
         """One pool. Raises `NotFound` where it was never set and no active task needs it."""
@@ -272,13 +323,19 @@ class SyncLimits:
         self._bridge = bridge
         self._limits = limits
 
-    def set_max_concurrent_runs(self, n: int) -> None:
-        """Sets how many runs execute at once: 1 and up, -1 is unlimited; default 10."""
-        self._bridge.call(self._limits.set_max_concurrent_runs(n))
+    def set_max_concurrent_runs(self, n: int, *, expected: int | None = None) -> None:
+        """Sets how many runs execute at once: 1 and up, -1 is unlimited; default 10.
 
-    def set_max_active(self, n: int) -> None:
-        """Sets the admission ceiling, queued and running runs: 1 and up, -1 is unlimited; default 10,000."""
-        self._bridge.call(self._limits.set_max_active(n))
+        `expected`: only if it is this now, else `LimitChanged`; default None, whatever it is.
+        """
+        self._bridge.call(self._limits.set_max_concurrent_runs(n, expected=expected))
+
+    def set_max_active(self, n: int, *, expected: int | None = None) -> None:
+        """Sets the admission ceiling, queued and running runs: 1 and up, -1 is unlimited; default 10,000.
+
+        `expected`: only if it is this now, else `LimitChanged`; default None, whatever it is.
+        """
+        self._bridge.call(self._limits.set_max_active(n, expected=expected))
 
     def set_tag(
         self,
@@ -289,6 +346,7 @@ class SyncLimits:
         per_value: bool = False,
         max_active: int | None = None,
         counts_while_waiting: bool | None = None,
+        expected: int | None = None,
     ) -> None:
         """Bounds the runs that have a tag.
 
@@ -299,6 +357,7 @@ class SyncLimits:
         counts_while_waiting
                     True: a run that has started keeps its place while it sleeps or waits for an event, until
                     it ends (a mutex); False: it gives it back; default None, unchanged
+        expected    only if `limit` is this now, else `LimitChanged`; default None, whatever it is
 
             limits.set_tag("tenant", limit=1, per_value=True)
         """
@@ -310,22 +369,27 @@ class SyncLimits:
                 per_value=per_value,
                 max_active=max_active,
                 counts_while_waiting=counts_while_waiting,
+                expected=expected,
             )
         )
 
     def set_fair(self, key: str, weights: Mapping[str, int] | None = None) -> None:
-        """Shares turns between the values of tag `key`; `weights` by value, 1 where none is given."""
+        """Shares turns between the values of tag `key`; `weights` by value, 1 where none is given.
+
+        Weights of other values stay as they are; without `weights` all are 1.
+        """
         self._bridge.call(self._limits.set_fair(key, weights))
 
-    def set(self, name: str, value: int | str | bool) -> None:
+    def set(self, name: str, value: int | str | bool, *, expected: int | None = None) -> None:
         """Sets a limit by its name, as `locktender limits set` does.
 
         name   `max_concurrent_runs`, `max_active`, `fair`, `age_boost`, `max_bypass`,
                `max_starts_per_cycle`, `max_waiting`, `placement`, `strict_pools`, `topic_retention`, or the
                rule of a tag with a `=`: `tenant=acme`, `tenant=*`
         value  a number, -1 is unlimited; for `fair` a tag, for `age_boost` and `topic_retention` a duration
+        expected  of a number of runs: only if it is this now, else `LimitChanged`; default None
         """
-        self._bridge.call(self._limits.set(name, value))
+        self._bridge.call(self._limits.set(name, value, expected=expected))
 
     def pause(self, name: str = RUNS) -> None:
         """Starts no more runs, or none with a tag (`tenant=acme`); running ones go on."""
@@ -342,6 +406,10 @@ class SyncLimits:
     def history(self, limit: int = 100) -> list[LimitChangeInfo]:
         """Changes of limits and pools, newest first. `limit`: 1 to 100,000; default 100."""
         return self._bridge.call(self._limits.history(limit))
+
+    def cost(self, last: Duration = "24h") -> list[LimitCost]:
+        """What each limit cost in waiting, of waits that were over within `last`; the most expensive first."""
+        return self._bridge.call(self._limits.cost(last))
 
     def list(self) -> LimitInfos:
         """Every limit in force except pools; one that was never set shows its default."""

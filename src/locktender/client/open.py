@@ -46,6 +46,7 @@ def _settings(
     dispatch_deadline: Duration | None = None,
     grace: Duration | None = None,
     retention: Duration | None = None,
+    continuous_audit: bool | None = None,
     work_dir: Url | None = None,
     log_level: Literal["debug", "info", "warning", "error", "critical"] | None = None,
     max_value: int | str | None = None,
@@ -120,6 +121,7 @@ def embedded(
     dispatch_deadline    4h     how long a task may wait for a worker once every limit has room
     grace                30s    how long running tasks may go on when the client is closed
     retention            none   runs that ended longer ago are removed
+    continuous_audit     True   check the history beside the work, with a twentieth of one core at most
     work_dir, log_level         `.locktender/work` (or beside the file), "info"
     max_value            2MB    a larger argument or result is refused;
     blob_over            256kB  above this it is stored apart

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -18,7 +18,7 @@ from locktender.base.tracebacks import public
 from locktender.client.bridge import Bridge
 from locktender.client.core import Core
 from locktender.client.views import moment
-from locktender.store.protocol import SetLimit
+from locktender.store.protocol import RunFilter, SetLimit
 
 _dump = msgspec.json.Encoder().encode
 MAX_REASON = 1_000
@@ -37,10 +37,26 @@ class PausedFlow:
 PausedFlows = list[PausedFlow]
 
 
-async def pause_runs(core: Core, ids: Iterable[str], reason: str) -> None:
-    """All of them, or none if one has ended."""
+@dataclass(frozen=True, slots=True)
+class FlowInfo:
+    """A flow that workers have announced, or that is paused."""
+
+    name: str
+    state: str
+    """`open`, or `paused`: its runs start nothing."""
+    signature: str
+    """As its author wrote it; empty: no worker has announced it."""
+    paused_by: str | None
+    paused_since: datetime | None
+    reason: str
+
+
+FlowInfos = list[FlowInfo]
+
+
+async def pause_runs(core: Core, rows: Sequence[RunRow], reason: str) -> list[str]:
+    """All of them, or none if one has ended; their ids."""
     reason = _checked(reason)
-    rows = [await core.row(each) for each in ids]
     for row in rows:
         if row.state in TERMINAL_RUNS:
             raise _ended(row)
@@ -60,16 +76,15 @@ async def pause_runs(core: Core, ids: Iterable[str], reason: str) -> None:
             if row.seq not in limits.paused_runs
         ],
     )
+    return [row.id for row in rows]
 
 
-async def resume_runs(core: Core, ids: Iterable[str]) -> None:
-    """Those of them that are paused themselves. A pause of their flow stays."""
-    rows = [await core.row(each) for each in ids]
+async def resume_runs(core: Core, rows: Sequence[RunRow]) -> list[str]:
+    """Those of them that are paused themselves; their ids. A pause of their flow stays."""
     limits, _ = await core.store.limits()
-    await _set(
-        core,
-        [SetLimit("run", row.id, None, core.who) for row in rows if row.seq in limits.paused_runs],
-    )
+    ids: list[str] = [row.id for row in rows if row.seq in limits.paused_runs]
+    await _set(core, [SetLimit("run", each, None, core.who) for each in ids])
+    return ids
 
 
 async def _set(core: Core, changes: list[SetLimit]) -> None:
@@ -89,6 +104,22 @@ def _checked(reason: object) -> str:
             hint=f"At most {MAX_REASON:,} are kept.",
         )
     return text
+
+
+async def _check_known(core: Core, flow: str) -> None:
+    """A pause of a name that nothing has would seem to be in force."""
+    from locktender.flows.registry import registry
+
+    announced = {each.name for each in await core.store.flows()}
+    if flow in announced or flow in registry.flows:
+        return
+    if not await core.store.runs(RunFilter(flow=flow, limit=1)):
+        raise NotFound(
+            f"there is no flow {flow!r}: no worker has announced it, and there is no run of it.",
+            field="flow",
+            got=flow,
+            hint=did_you_mean(flow, announced) or "locktender flows list shows what there is.",
+        )
 
 
 def _ended(row: RunRow) -> InvalidInput:
@@ -113,12 +144,15 @@ class AsyncFlows:
         flow    the flow's name
         reason  kept in the history and shown by `why`; default none
 
-        Tasks that run go on. Runs may be submitted and wait.
+        Tasks that run go on. Runs may be submitted and wait. Raises `NotFound` for a flow that no worker has
+        announced, of which there is no run, and that is not loaded here.
         """
         core = self._core
         core.guard.check()
         flow, reason = names.name(flow, "flow"), _checked(reason)
         limits, _ = await core.store.limits()
+        if flow not in limits.paused_flows:
+            await _check_known(core, flow)
         if flow not in limits.paused_flows:
             rule = PauseRule(core.who, await core.store.now(), reason)
             await _set(core, [SetLimit("flow", flow, _dump(rule), core.who, reason=reason)])
@@ -136,6 +170,26 @@ class AsyncFlows:
                 hint=did_you_mean(flow, limits.paused_flows) or "locktender flows list",
             )
         await _set(core, [SetLimit("flow", flow, None, core.who)])
+
+    async def list(self) -> FlowInfos:
+        """The flows that workers have announced or that are paused, by name, each with its state."""
+        self._core.guard.check()
+        limits, _ = await self._core.store.limits()
+        spoken = {each.name: each.spoken for each in await self._core.store.flows()}
+        found: FlowInfos = []
+        for name in sorted({*spoken, *limits.paused_flows}):
+            rule = limits.paused_flows.get(name)
+            found.append(
+                FlowInfo(
+                    name,
+                    "open" if rule is None else "paused",
+                    spoken.get(name, ""),
+                    None if rule is None else rule.by,
+                    None if rule is None else moment(rule.since),
+                    "" if rule is None else rule.reason,
+                )
+            )
+        return found
 
     async def paused(self) -> PausedFlows:
         """The flows that are paused, by name."""
@@ -161,9 +215,14 @@ class SyncFlows:
         flow    the flow's name
         reason  kept in the history and shown by `why`; default none
 
-        Tasks that run go on. Runs may be submitted and wait.
+        Tasks that run go on. Runs may be submitted and wait. Raises `NotFound` for a flow that no worker has
+        announced, of which there is no run, and that is not loaded here.
         """
         self._bridge.call(self._flows.pause(flow, reason))
+
+    def list(self) -> FlowInfos:
+        """The flows that workers have announced or that are paused, by name, each with its state."""
+        return self._bridge.call(self._flows.list())
 
     def resume(self, flow: str) -> None:
         """Lets a paused flow go on. Raises `NotFound` if it is not paused."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -14,13 +14,15 @@ from locktender.base.model import Failure, RunRow
 from locktender.base.secrets import MARK, SECRET_KEY, secret
 from locktender.base.states import RunState
 from locktender.client.core import Core
-from locktender.flows.function import Function
-from locktender.flows.registry import registry
-from locktender.kernel import render
+
+if TYPE_CHECKING:
+    from locktender.flows.function import Function
 
 
 async def returned_type(core: Core, row: RunRow) -> Any:
     """`Any` where neither is known here: plain JSON then."""
+    from locktender.flows.registry import registry
+
     flow = registry.flows.get(row.flow)
     if flow is None:
         return Any
@@ -35,6 +37,8 @@ def _type_of(graph: Graph, template: AnyTemplate) -> Any:
     """The type of a step's whole result, mapped or not; of anything put together, `Any`."""
     if not isinstance(template, Output) or template.path:
         return Any
+    from locktender.flows.registry import registry
+
     node = graph.nodes[template.node]
     step = registry.steps.get(node.step)
     if step is None or step.signature != node.signature:
@@ -62,6 +66,10 @@ _ERRORS: dict[str, type[RunFailed]] = {
 
 async def value_of(core: Core, row: RunRow) -> Any:
     """The value of a run that has ended. Raises what it ended with."""
+    if row.state == RunState.REJECTED:
+        from locktender.client.outbox_rows import rejection
+
+        raise await rejection(core.store, row.id)
     if row.state != RunState.SUCCEEDED:
         raise await error_of(core, row)
     if row.output is None:
@@ -92,6 +100,8 @@ async def open_blobs(core: Core, value: bytes) -> bytes:
         return await core.store.get_blob(ref[0])
     if value.lstrip()[:1] == b"[":
         return codec.join_list([await open_blobs(core, each) for each in codec.split_list(value)])
+    from locktender.kernel import render
+
     members = render.split_object(value)
     return codec.join_object({key: await open_blobs(core, each) for key, each in members.items()})
 
@@ -111,7 +121,7 @@ async def error_of(core: Core, row: RunRow) -> RunFailed:
     kind = _ERRORS.get(row.state, RunFailed)
     step = None if failure is None else failure.node
     at = "" if step is None else f" at step {step!r}"
-    what = "" if failure is None else f": {_spoken(failure)}"
+    what = "" if failure is None else f": {failure.text()}"
     error = kind(
         f"run {row.id} of {row.flow} {_VERBS[row.state]}{at}{what}",
         field=step,
@@ -148,10 +158,3 @@ _VERBS: dict[str, str] = {
     RunState.CANCELLED: "was cancelled",
     RunState.TIMED_OUT: "passed its deadline",
 }
-
-
-def _spoken(failure: Failure) -> str:
-    """Our own failures carry their type in the message already."""
-    if failure.message.startswith(failure.type):
-        return failure.message
-    return f"{failure.type}: {failure.message}"

@@ -19,7 +19,8 @@ from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.client.by_name import is_elsewhere, prepare_named
 from locktender.client.core import Core
 from locktender.client.refusals import refusal
-from locktender.client.submit import Prepared, Submission, prepare, store_runs
+from locktender.client.submission import Submission
+from locktender.client.submit import Prepared, prepare, store_runs
 from locktender.kernel.rebuild import nodes_from
 from locktender.store import blob_values
 

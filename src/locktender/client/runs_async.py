@@ -1,24 +1,30 @@
-"""Namespaces `runs`, `queue` and `workers`, for async code: one or many, by id or by filter."""
+"""Namespaces `runs` and `queue`, for async code: one or many, by id or by filter."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from locktender.base import names
 from locktender.base.errors import InvalidInput, NotFound
 from locktender.base.model import Request, RequestKind, RunRow
-from locktender.base.names import did_you_mean
 from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.base.tracebacks import public
+from locktender.client.bulk import (
+    MAX_PAUSED,
+    Matching,
+    ask_all,
+    bounded_rows,
+    filter_of,
+    needs_filter,
+)
 from locktender.client.core import Core
 from locktender.client.pauses import pause_runs, resume_runs
-from locktender.client.run import AsyncRun, retry_runs
-from locktender.client.submit import TagValues
-from locktender.client.views import QueueInfo, Requested, RunInfo, WorkerInfo
-from locktender.engine import Engine
-from locktender.observe.rebuilt import queue_in_order
+from locktender.client.retrying import retry_runs, retry_slices
+from locktender.client.run import AsyncRun
+from locktender.client.submission import TagValues
+from locktender.client.views import QueueInfo, Requested, RunInfo
 from locktender.store.protocol import RunFilter
 
 Ids = str | AsyncRun[Any] | Iterable[str | AsyncRun[Any]]
@@ -30,6 +36,7 @@ _ACTIVE = (
     RunState.WAITING, RunState.QUEUED, RunState.RUNNING, RunState.CANCELLING, RunState.HELD,
 )  # fmt: skip
 _AGAIN = (RunState.FAILED, RunState.CANCELLED, RunState.TIMED_OUT)
+_STARTED = frozenset(RunState) - {RunState.QUEUED}
 _ID = re.compile(r"[0-9a-z]+")
 
 
@@ -55,7 +62,7 @@ class AsyncRuns:
         limit   1 to 100,000; default 100
         """
         self._core.guard.check()
-        where = _where(status, tags, flow, names.count(limit, "limit", maximum=100_000))
+        where = filter_of(status, tags, flow, names.count(limit, "limit", maximum=100_000))
         return [RunInfo.of(row) for row in await self._core.store.runs(where)]
 
     async def get(self, run: str) -> AsyncRun[Any]:
@@ -94,25 +101,75 @@ class AsyncRuns:
         core = self._core
         core.guard.check()
         if run is None:
-            _needs_filter(status, tags, flow, "cancel")
-            rows = await _all(core, status or _ACTIVE, tags, flow)
-        else:
-            rows = [await core.row(each) for each in await _resolved(core, run)]
+            needs_filter(status, tags, flow, "cancel")
+            return await ask_all(
+                core,
+                Matching(status or _ACTIVE, tags, flow),
+                lambda each: Request("cancel", each, force=force, who=core.who, reason=reason),
+                TERMINAL_RUNS,
+                lambda row: row.state not in {RunState.QUEUED, RunState.RUNNING, RunState.WAITING},
+            )
+        rows = [await core.row(each) for each in await _resolved(core, run)]
         return await ask(core, "cancel", rows, TERMINAL_RUNS, reason=reason, force=force)
 
-    async def pause(self, run: Ids, reason: str = "") -> None:
-        """Starts nothing more of runs that have not ended; tasks that run go on.
+    async def count(
+        self,
+        status: Status | None = None,
+        tags: TagValues | None = None,
+        flow: str | None = None,
+    ) -> int:
+        """How many runs match; without a filter all."""
+        self._core.guard.check()
+        return await Matching(status, tags, flow).count(self._core)
+
+    async def pause(
+        self,
+        run: Ids | None = None,
+        reason: str = "",
+        *,
+        status: Status | None = None,
+        tags: TagValues | None = None,
+        flow: str | None = None,
+    ) -> list[str]:
+        """Starts nothing more of runs that have not ended; tasks that run go on. Returns their ids.
 
         run     a whole id, a run, or several
         reason  kept in the history and shown by `why`; default none
+        status  a state or several: "running", "queued" …; at most 1,000 runs may match
+        tags    runs with all of these tags
+        flow    the flow's name
         """
-        self._core.guard.check()
-        await pause_runs(self._core, await _resolved(self._core, run), reason)
+        core = self._core
+        core.guard.check()
+        if run is not None:
+            return await pause_runs(
+                core, [await core.row(each) for each in await _resolved(core, run)], reason
+            )
+        needs_filter(status, tags, flow, "pause")
+        active = Matching(status or _ACTIVE, tags, flow)
+        rows = await bounded_rows(core, active, MAX_PAUSED, _has_not_ended, "paused")
+        return await pause_runs(core, rows, reason)
 
-    async def resume(self, run: Ids) -> None:
-        """Lets paused runs go on; `run`: a whole id, a run, or several."""
-        self._core.guard.check()
-        await resume_runs(self._core, await _resolved(self._core, run))
+    async def resume(
+        self,
+        run: Ids | None = None,
+        *,
+        status: Status | None = None,
+        tags: TagValues | None = None,
+        flow: str | None = None,
+    ) -> list[str]:
+        """Lets paused runs go on, by id or by a filter as `pause` takes it. Returns their ids."""
+        core = self._core
+        core.guard.check()
+        if run is not None:
+            return await resume_runs(
+                core, [await core.row(each) for each in await _resolved(core, run)]
+            )
+        needs_filter(status, tags, flow, "resume")
+        resumed: list[str] = []
+        async for rows in Matching(status or _ACTIVE, tags, flow).slices(core):
+            resumed += await resume_runs(core, rows)
+        return resumed
 
     async def retry(
         self,
@@ -134,14 +191,16 @@ class AsyncRuns:
         """
         core = self._core
         core.guard.check()
-        if run is None:
-            _needs_filter(status, tags, flow, "retry")
-            rows = await _all(core, status or _AGAIN, tags, flow)
-            # Of many by filter, what cannot be retried (it succeeded, it is active) was not meant.
-            ids = [row.id for row in rows if row.state in _AGAIN]
-        else:
+        if run is not None:
             ids = await _resolved(core, run)
-        await retry_runs(core, ids)
+            await retry_runs(core, [await core.row(each) for each in ids])
+            return [AsyncRun(core, each) for each in ids]
+        needs_filter(status, tags, flow, "retry")
+        # Of many by filter, what cannot be retried (it succeeded, it is active) was not meant.
+        matching = Matching(status or _AGAIN, tags, flow).slices(core)
+        ids = await retry_slices(
+            core, ([row for row in rows if row.state in _AGAIN] async for rows in matching)
+        )
         return [AsyncRun(core, each) for each in ids]
 
 
@@ -157,6 +216,8 @@ class AsyncQueue:
 
         `limit`: 1 to 100,000; default 100.
         """
+        from locktender.observe.rebuilt import queue_in_order
+
         self._core.guard.check()
         most = names.count(limit, "limit", maximum=100_000)
         entries = await queue_in_order(self._core.store, most)
@@ -180,21 +241,50 @@ class AsyncQueue:
         core = self._core
         core.guard.check()
         if run is None:
-            _needs_filter(None, tags, flow, "cancel")
-            rows = await _all(core, (RunState.QUEUED,), tags, flow)
-        else:
-            rows = [await core.row(each) for each in await _resolved(core, run)]
-        started = frozenset(RunState) - {RunState.QUEUED}
-        return await ask(core, "cancel", rows, started, reason=reason)
+            needs_filter(None, tags, flow, "cancel")
+            return await ask_all(
+                core,
+                Matching((RunState.QUEUED,), tags, flow),
+                lambda each: Request("cancel", each, who=core.who, reason=reason),
+                _STARTED,
+                lambda row: row.state != RunState.QUEUED,
+            )
+        rows = [await core.row(each) for each in await _resolved(core, run)]
+        return await ask(core, "cancel", rows, _STARTED, reason=reason)
 
-    async def reprioritise(self, run: Ids, priority: int) -> Requested:
-        """Gives queued runs another priority, -1,000,000 to 1,000,000; a run that has started is unchanged."""
+    async def reprioritise(
+        self,
+        run: Ids | None,
+        priority: int,
+        *,
+        tags: TagValues | None = None,
+        flow: str | None = None,
+    ) -> Requested:
+        """Gives queued runs another priority; a run that has started is unchanged.
+
+        run       a whole id, a run, or several; None: all queued ones that match
+        priority  -1,000,000 to 1,000,000
+        tags      queued runs with all of these tags
+        flow      queued runs of this flow
+        """
         core = self._core
         core.guard.check()
         wanted = names.priority(priority)
+        if run is None:
+            needs_filter(None, tags, flow, "reprioritise")
+            return await ask_all(
+                core,
+                Matching((RunState.QUEUED,), tags, flow),
+                lambda each: Request("reprioritise", each, priority=wanted, who=core.who),
+                _STARTED,
+                lambda row: row.priority == wanted or row.state != RunState.QUEUED,
+            )
         rows = [await core.row(each) for each in await _resolved(core, run)]
-        started = frozenset(RunState) - {RunState.QUEUED}
-        return await ask(core, "reprioritise", rows, started, priority=wanted)
+        return await ask(core, "reprioritise", rows, _STARTED, priority=wanted)
+
+
+def _has_not_ended(row: RunRow) -> bool:
+    return row.state not in TERMINAL_RUNS
 
 
 async def ask(
@@ -285,144 +375,3 @@ async def resolve(core: Core, run: str) -> str:
 async def _resolved(core: Core, run: Ids) -> list[str]:
     several = [run] if isinstance(run, str | AsyncRun) else list(run)
     return [each.id if isinstance(each, AsyncRun) else await exact(core, each) for each in several]
-
-
-def _needs_filter(
-    status: Status | None, tags: Mapping[str, Any] | None, flow: str | None, verb: str
-) -> None:
-    if status is None and not tags and flow is None:
-        raise InvalidInput(
-            f"say which runs to {verb}.",
-            field="run",
-            hint='Give an id, several, or a filter such as tags={"tenant": "acme"}.',
-        )
-
-
-def _where(
-    status: Status | None, tags: TagValues | None, flow: str | None, limit: int
-) -> RunFilter:
-    states = None
-    if status is not None:
-        states = [status] if isinstance(status, str) else list(status)
-        for each in states:
-            if each not in set(RunState):
-                known = [state.value for state in RunState]
-                raise InvalidInput(
-                    f"{each!r} is not a state of a run.",
-                    field="status",
-                    got=each,
-                    hint=names.did_you_mean(str(each), known),
-                )
-    if flow is not None:
-        flow = names.text(flow, "flow")
-    return RunFilter(states=states, tags=names.tags(tags), flow=flow, limit=limit)
-
-
-async def _all(
-    core: Core, status: Status, tags: TagValues | None, flow: str | None
-) -> list[RunRow]:
-    """Every run that matches, page by page."""
-    found: list[RunRow] = []
-    where = _where(status, tags, flow, PAGE)
-    before: int | None = None
-    while True:
-        page = await core.store.runs(
-            RunFilter(states=where.states, tags=where.tags, flow=flow, limit=PAGE, before=before)
-        )
-        found += page
-        if len(page) < PAGE:
-            return found
-        before = page[-1].seq
-
-
-WorkerInfos = list[WorkerInfo]
-
-
-def _no_undrain(worker: str, why: str, hint: str) -> InvalidInput:
-    return InvalidInput(f"worker {worker!r} {why}.", field="worker", got=worker, hint=hint)
-
-
-@public
-class AsyncWorkers:
-    """Namespace `client.workers`: the workers there are."""
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
-
-    async def drain(self, worker: str) -> Requested:
-        """Asks a worker, by its id or the beginning of it, to accept no more tasks; its running tasks finish."""
-        worker = (await self.get(worker)).id
-        if (engine := self._engine_of(worker)) is not None:
-            await engine.drain()
-            return Requested((worker,), leader=True)
-        return await self._ask("drain", worker)
-
-    async def undrain(self, worker: str) -> Requested:
-        """Takes back `drain`: the worker, by its id or the beginning of it, accepts tasks again.
-
-        Raises `NotFound`, or `InvalidInput` if it does not drain, has left, or drains because its process ends.
-        """
-        found = await self.get(worker)
-        if not found.alive and not found.stalled:
-            raise _no_undrain(found.id, "has left", "Start a new one: locktender worker FILE.py.")
-        if found.ending:
-            raise _no_undrain(found.id, "was told to end", "A worker that ends cannot be kept.")
-        if not found.draining and not await self._drain_asked(found.id):
-            raise _no_undrain(found.id, "does not drain", "locktender workers list shows who does.")
-        if (engine := self._engine_of(found.id)) is not None:
-            if not await engine.undrain():
-                raise _no_undrain(found.id, "is about to end", "It cannot be kept.")
-            return Requested((found.id,), leader=True)
-        return await self._ask("undrain", found.id)
-
-    def _engine_of(self, worker: str) -> Engine | None:
-        """The engine of this process, if the worker is its own."""
-        engine = self._core.engine
-        own = engine is not None and engine.membership is not None and engine.worker.id == worker
-        return engine if own else None
-
-    async def _ask(self, kind: RequestKind, worker: str) -> Requested:
-        core = self._core
-        await core.store.ask([Request(kind, worker, who=core.who)])
-        core.changed()
-        return Requested((worker,), await core.leader())
-
-    async def _drain_asked(self, worker: str) -> bool:
-        """Whether a drain is on its way: asked of the leader, or ordered and not read yet."""
-        asked = [each.request for each in (await self._core.store.load()).requests]
-        mine = [each.kind for each in asked if each is not None and each.subject == worker]
-        if mine:
-            return mine[-1] == "drain"
-        orders = [each for each in await self._core.store.orders(worker) if each.task < 0]
-        newest = min(orders, key=lambda order: order.task, default=None)
-        return newest is not None and newest.kind == "drain"
-
-    async def get(self, worker: str) -> WorkerInfo:
-        """One worker by its id, or by as much of it as only one id begins with. Raises `NotFound`."""
-        found = await self.list()
-        fits = [each for each in found if each.id == worker] or [
-            each for each in found if worker and each.id.startswith(worker)
-        ]
-        if len(fits) == 1:
-            return fits[0]
-        if fits:
-            raise InvalidInput(
-                f"{len(fits)} workers have an id that begins with {worker!r}.",
-                field="worker",
-                got=worker,
-                hint=f"Name one of them: {', '.join(each.id for each in fits[:5])}.",
-            )
-        raise NotFound(
-            f"there is no worker {worker!r}.",
-            field="worker",
-            got=worker,
-            hint=did_you_mean(worker, [each.id for each in found]) or "No worker is running.",
-        )
-
-    async def list(self) -> WorkerInfos:
-        """Every worker as it last described itself; processes that only hold slots are left out."""
-        core = self._core
-        core.guard.check()
-        now = await core.store.now()
-        rows = await core.store.workers()
-        return [WorkerInfo.of(row, now) for row in rows if "hold" not in row.permits]

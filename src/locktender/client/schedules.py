@@ -25,7 +25,8 @@ from locktender.client.by_name import announced_flow, prepare_named
 from locktender.client.core import Core
 from locktender.client.refusals import refusal
 from locktender.client.run import AsyncRun, Run
-from locktender.client.submit import Submission, definition_of, store_runs
+from locktender.client.submission import Submission
+from locktender.client.submit import definition_of, store_runs
 from locktender.flows.by_name import announcement
 from locktender.flows.flows import Flow
 from locktender.flows.registry import registry

@@ -11,8 +11,7 @@ import os
 import typing
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -26,11 +25,12 @@ from locktender.base.errors import InvalidFlow, InvalidInput
 from locktender.base.graph import Graph, PoolNeed, Tag
 from locktender.base.ids import ENTROPY, RunId, run_ids
 from locktender.base.limits import Limits
-from locktender.base.model import Keep, NewRun, OnDuplicate
+from locktender.base.model import NewRun, OnDuplicate
 from locktender.base.names import check_labels
 from locktender.client.bounded import bounded, timed
 from locktender.client.core import Core
 from locktender.client.delays import delayed
+from locktender.client.submission import Submission, call_of
 from locktender.flows.definitions import FlowDef
 from locktender.flows.flows import Flow
 from locktender.flows.registry import refuse_while_importing, registry
@@ -39,50 +39,7 @@ from locktender.observe import tracing
 from locktender.store.protocol import Submit, Submitted
 from locktender.store.retry import repeated
 
-TagValues = Mapping[str, str | int | bool]
 _ON_DUPLICATE: tuple[str, ...] = typing.get_args(OnDuplicate)
-_ON_DEFAULT: OnDuplicate = "attach"
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """One call of a flow with its own options, for `submit_many`.
-
-    args, kwargs  the flow's arguments; the options are those of `submit`, None is the flow's own
-    """
-
-    args: Sequence[Any] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    tags: TagValues | None = None
-    priority: int | None = None
-    key: str | None = None
-    on_duplicate: OnDuplicate = _ON_DEFAULT
-    deadline: Duration | None = None
-    queue_timeout: Duration | None = None
-    dispatch_deadline: Duration | None = None
-    delay: Duration | None = None
-    start_at: datetime | None = None
-    keep: Keep | None = None
-    max_queued: int | None = None
-    debounce: Duration | None = None
-    throttle: str | None = None
-
-    @classmethod
-    def of(cls, item: object) -> Submission:
-        """Of `submit_many`: a tuple is the arguments, `((…), {…})` has keywords too; else one argument."""
-        if isinstance(item, Submission):
-            return item
-        return cls(*call_of(item))
-
-
-def call_of(item: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The positional and the named arguments of an entry of `submit_many`."""
-    if not isinstance(item, tuple):
-        return (item,), {}
-    several = cast("tuple[Any, ...]", item)
-    if len(several) == 2 and isinstance(several[0], tuple) and isinstance(several[1], dict):
-        return cast("tuple[Any, ...]", several[0]), cast("dict[str, Any]", several[1])
-    return several, {}
 
 
 class Prepared(msgspec.Struct, frozen=True, gc=False):
@@ -145,18 +102,6 @@ class SubmitOptions(NamedTuple):
     deadline_us: int | None
     queue_timeout_us: int | None
     dispatch_deadline_us: int | None
-
-
-def checked_calls(calls: object) -> Iterable[Any]:
-    """`calls` of `submit_many`. Of a text each character would be a run, of a dict each key."""
-    if isinstance(calls, str | bytes | Mapping) or not isinstance(calls, Iterable):
-        raise InvalidInput(
-            f"calls must be a list with one entry per run, not {type(cast('object', calls)).__name__}.",
-            field="calls",
-            got=cast("object", calls),
-            hint="e.g. submit_many(build, [1, 2]); for a single run: submit(build, 1).",
-        )
-    return cast("Iterable[Any]", calls)
 
 
 def shaped(run: NewRun, call: Submission, clock: Clock) -> NewRun:

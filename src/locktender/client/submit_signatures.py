@@ -7,14 +7,16 @@ keyword arguments of the flow are checked when it is traced.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Concatenate, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, TypeVar, overload
 
 from locktender.base.durations import Duration
 from locktender.base.model import Keep, OnDuplicate
 from locktender.base.tracebacks import public
 from locktender.client.run import AsyncRun, Run
-from locktender.client.submit import Submission, TagValues
-from locktender.flows.flows import Flow
+from locktender.client.submission import Submission, TagValues
+
+if TYPE_CHECKING:
+    from locktender.flows.flows import Flow
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -46,6 +48,8 @@ class SyncSubmitting:
         dispatch_deadline: Duration | None = None,
         delay: Duration | None = None,
         start_at: datetime | None = None,
+        connection: Any = None,
+        notify: bool = True,
         **kwargs: Any,
     ) -> Run[T]: ...
     @overload
@@ -69,6 +73,8 @@ class SyncSubmitting:
         dispatch_deadline: Duration | None = None,
         delay: Duration | None = None,
         start_at: datetime | None = None,
+        connection: Any = None,
+        notify: bool = True,
         **kwargs: Any,
     ) -> Run[T]: ...
     @overload
@@ -91,6 +97,8 @@ class SyncSubmitting:
         dispatch_deadline: Duration | None = None,
         delay: Duration | None = None,
         start_at: datetime | None = None,
+        connection: Any = None,
+        notify: bool = True,
         **kwargs: Any,
     ) -> Run[T]: ...
     @overload
@@ -112,6 +120,8 @@ class SyncSubmitting:
         dispatch_deadline: Duration | None = None,
         delay: Duration | None = None,
         start_at: datetime | None = None,
+        connection: Any = None,
+        notify: bool = True,
         **kwargs: Any,
     ) -> Run[T]: ...
     @overload
@@ -133,6 +143,8 @@ class SyncSubmitting:
         dispatch_deadline: Duration | None = None,
         delay: Duration | None = None,
         start_at: datetime | None = None,
+        connection: Any = None,
+        notify: bool = True,
         **kwargs: Any,
     ) -> Run[Any]: ...
     def submit(
@@ -153,6 +165,8 @@ class SyncSubmitting:
         dispatch_deadline: Duration | None = None,
         delay: Duration | None = None,
         start_at: datetime | None = None,
+        connection: Any = None,
+        notify: bool = True,
         **kwargs: Any,
     ) -> Run[Any]:
         """Submits a run of `flow` and returns at once. Arguments are the flow's own, and these options:
@@ -175,6 +189,11 @@ class SyncSubmitting:
         dispatch_deadline  how long each may wait for a worker once every limit has room; default "4h"
         delay              the run waits so long before it is queued, and holds nothing meanwhile; default none
         start_at           the same until a moment: a datetime with a time zone; default none
+        connection         an open connection of yours to the same PostgreSQL database: the run exists if and
+                           when its transaction commits, and ceilings and keys are judged after that;
+                           default none
+        notify             with `connection`: False spares busy applications the lock of NOTIFY, and the run
+                           is seen up to 0.1 s later; default True
 
         An option wins over a parameter of the flow of the same name: give that one by position.
         Raises `AdmissionRejected` at a ceiling, `DuplicateKey` where the key is taken.
@@ -186,7 +205,14 @@ class SyncSubmitting:
             delay, start_at, keep=keep, max_queued=max_queued, debounce=debounce,
             throttle=throttle,
         )  # fmt: skip
+        if connection is not None:
+            return self._submit_by(connection, flow, submission, notify=notify)
         return self._submit(flow, submission)
+
+    def _submit_by(
+        self, connection: object, flow: object, submission: Submission, *, notify: bool
+    ) -> Run[Any]:
+        raise NotImplementedError
 
     def _submit(self, flow: object, submission: Submission) -> Run[Any]:
         raise NotImplementedError
@@ -216,6 +242,8 @@ class AsyncSubmitting:
         dispatch_deadline: Duration | None = None,
         delay: Duration | None = None,
         start_at: datetime | None = None,
+        connection: Any = None,
+        notify: bool = True,
         **kwargs: Any,
     ) -> AsyncRun[T]: ...
     @overload
@@ -239,6 +267,8 @@ class AsyncSubmitting:
         dispatch_deadline: Duration | None = None,
         delay: Duration | None = None,
         start_at: datetime | None = None,
+        connection: Any = None,
+        notify: bool = True,
         **kwargs: Any,
     ) -> AsyncRun[T]: ...
     @overload
@@ -261,6 +291,8 @@ class AsyncSubmitting:
         dispatch_deadline: Duration | None = None,
         delay: Duration | None = None,
         start_at: datetime | None = None,
+        connection: Any = None,
+        notify: bool = True,
         **kwargs: Any,
     ) -> AsyncRun[T]: ...
     @overload
@@ -282,6 +314,8 @@ class AsyncSubmitting:
         dispatch_deadline: Duration | None = None,
         delay: Duration | None = None,
         start_at: datetime | None = None,
+        connection: Any = None,
+        notify: bool = True,
         **kwargs: Any,
     ) -> AsyncRun[T]: ...
     @overload
@@ -303,6 +337,8 @@ class AsyncSubmitting:
         dispatch_deadline: Duration | None = None,
         delay: Duration | None = None,
         start_at: datetime | None = None,
+        connection: Any = None,
+        notify: bool = True,
         **kwargs: Any,
     ) -> AsyncRun[Any]: ...
     async def submit(
@@ -323,6 +359,8 @@ class AsyncSubmitting:
         dispatch_deadline: Duration | None = None,
         delay: Duration | None = None,
         start_at: datetime | None = None,
+        connection: Any = None,
+        notify: bool = True,
         **kwargs: Any,
     ) -> AsyncRun[Any]:
         """Submits a run of `flow` and returns at once. Arguments are the flow's own, and these options:
@@ -345,6 +383,11 @@ class AsyncSubmitting:
         dispatch_deadline  how long each may wait for a worker once every limit has room; default "4h"
         delay              the run waits so long before it is queued, and holds nothing meanwhile; default none
         start_at           the same until a moment: a datetime with a time zone; default none
+        connection         an open connection of yours to the same PostgreSQL database: the run exists if and
+                           when its transaction commits, and ceilings and keys are judged after that;
+                           default none
+        notify             with `connection`: False spares busy applications the lock of NOTIFY, and the run
+                           is seen up to 0.1 s later; default True
 
         An option wins over a parameter of the flow of the same name: give that one by position.
         Raises `AdmissionRejected` at a ceiling, `DuplicateKey` where the key is taken.
@@ -356,7 +399,14 @@ class AsyncSubmitting:
             delay, start_at, keep=keep, max_queued=max_queued, debounce=debounce,
             throttle=throttle,
         )  # fmt: skip
+        if connection is not None:
+            return await self._submit_by(connection, flow, submission, notify=notify)
         return await self._submit(flow, submission)
+
+    async def _submit_by(
+        self, connection: object, flow: object, submission: Submission, *, notify: bool
+    ) -> AsyncRun[Any]:
+        raise NotImplementedError
 
     async def _submit(self, flow: object, submission: Submission) -> AsyncRun[Any]:
         raise NotImplementedError

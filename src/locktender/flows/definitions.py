@@ -15,11 +15,12 @@ from locktender.base.jsonable import StepError, spoken
 from locktender.base.schedule_options import make_spec
 from locktender.base.schedules import ScheduleSpec
 from locktender.base.secrets import MARK
-from locktender.flows import options
+from locktender.flows import caching, options
 from locktender.flows.function import Function, takes_errors
 from locktender.flows.ways import Ways
 
 MOST_SHOWN = 100
+_CACHE = ("cache", "cache_key", "cache_scope")
 
 
 class StepDef(Function):
@@ -31,7 +32,8 @@ class StepDef(Function):
     elsewhere: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(
             ("after", "when", "run_if", "on_failure", "pool", "pools", "retries", "retry_delay",
-             "timeout", "queue_timeout", "dispatch_deadline", "executor", "needs", "affinity"),
+             "timeout", "queue_timeout", "dispatch_deadline", "executor", "needs", "affinity",
+             "cache", "cache_key", "cache_scope"),
             ", given as step.with_options(...)(...)",
         ),
         **dict.fromkeys(("window", "on_error", "take_errors"), ", given to step.map(...)"),
@@ -48,11 +50,18 @@ class StepDef(Function):
         self.is_async: bool = inspect.iscoroutinefunction(fn)
         self.retry_on: tuple[type[Exception], ...] | None = options.retry_on(given.get("retry_on"))
         start = options.StepOptions(executor="async" if self.is_async else "thread")
-        self.options: options.StepOptions = self.merge(start, given)
+        self.options: options.StepOptions = self.merge(start, given, defines=True)
+        self.key: KeyDef | None = KeyDef(self, given) if self.options.cache_computed else None
+        """The step that computes what its results are kept under."""
 
-    def merge(self, base: options.StepOptions, given: Mapping[str, Any]) -> options.StepOptions:
+    def merge(
+        self, base: options.StepOptions, given: Mapping[str, Any], *, defines: bool = False
+    ) -> options.StepOptions:
         local = self.qualname if self.is_local else ""
-        return options.merged(base, given, is_async=self.is_async, local=local)
+        found = options.merged(base, given, is_async=self.is_async, local=local)
+        if given.keys().isdisjoint(_CACHE):
+            return found
+        return replace(found, **caching.changes(self, base, given, defines=defines))
 
     @property
     def executor(self) -> Executor:
@@ -106,6 +115,30 @@ class StepDef(Function):
         return f"<step {self.name}>"
 
 
+class KeyDef(StepDef):
+    """Computes, before a step whose `cache_key` is a function, what the result is kept under."""
+
+    opens_secrets: ClassVar[bool] = False
+
+    def __init__(self, step: StepDef, given: Mapping[str, Any]) -> None:
+        fn = caching.key_function(step.fn, given["cache_key"], step.short)
+        same = {name: given[name] for name in ("version", "retry_on") if name in given}
+        super().__init__(fn, {**same, "name": f"{step.name}.key"})
+        self.short: str = f"{step.short}.key"
+
+    def call_for(self, call: StepCall) -> StepCall:
+        """Its own call, before `call`: no slots, and on a thread."""
+        own = call.options
+        mine = replace(
+            self.options,
+            retry=own.retry,
+            timeout_us=own.timeout_us,
+            needs=own.needs,
+            max_abandons=own.max_abandons,
+        )
+        return StepCall(self, mine, when=call.when)
+
+
 @dataclass(frozen=True, slots=True)
 class StepCall:
     """A step with what one call of it overrides."""
@@ -117,6 +150,24 @@ class StepCall:
     when: object = None
     run_if: RunIf = "success"
     on_failure: StepCall | None = None
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether this call with the same templates, at the same place, always makes the same node.
+
+        Not where a handle or a condition of this very trace is in it, nor where the key
+        of a pool may take a default along, which is a value of the run.
+        """
+        return (
+            self.after is None
+            and self.when is None
+            and self.on_failure is None
+            and not any(
+                isinstance(part, options.Placeholder)
+                for pool in self.options.pools
+                for part in pool.key
+            )
+        )
 
     def override(self, given: Mapping[str, Any]) -> StepCall:
         changes: dict[str, Any] = {key: given[key] for key in ("after", "when") if key in given}
@@ -164,8 +215,15 @@ def takes_failure(step: StepDef) -> bool:
     )
 
 
-def check_takes_errors(step: StepDef) -> None:
-    """Refuses `take_errors=True` for a step whose body cannot be called with an error."""
+def check_takes_errors(step: StepDef, *, cached: bool) -> None:
+    """Refuses `take_errors=True` for a step whose body cannot be called with an error, or that is cached."""
+    if cached:
+        raise InvalidFlow(
+            f"step {step.short!r} takes errors: its results cannot be cached.",
+            field="take_errors",
+            got=True,
+            hint="Use with_options(cache=None), or leave take_errors out: errors are passed on then.",
+        )
     wanted = first_annotation(step)
     if not takes_errors(wanted):
         raise InvalidFlow(

@@ -20,7 +20,7 @@ import msgspec
 from locktender.base import names
 from locktender.base.durations import microseconds
 from locktender.base.errors import InvalidFlow
-from locktender.base.graph import Executor, OnError, RetryPolicy, RunIf
+from locktender.base.graph import CacheScope, Executor, OnError, RetryPolicy, RunIf
 from locktender.base.graph_check import MAX_BACKOFF
 from locktender.base.tracebacks import public
 from locktender.flows.function import annotation_text
@@ -131,6 +131,12 @@ class StepOptions:
     needs: Mapping[str, str] = field(default_factory=dict[str, str])
     affinity: str | None = None
     max_abandons: int = 3
+    cache_us: int | None = None
+    cache_by: tuple[str, ...] = ()
+    """Arguments that tell calls apart; empty: all."""
+    cache_scope: CacheScope = "flow"
+    cache_computed: bool = False
+    """A function of the user's tells calls apart."""
 
 
 class _AsSet:

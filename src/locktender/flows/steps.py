@@ -10,7 +10,7 @@ typed as awaiting the result; a strictly typed test awaits `step.fn(...)`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import (
     Any,
     Generic,
@@ -25,7 +25,7 @@ from typing import (
 from locktender.base.codec import StepError
 from locktender.base.durations import Duration, microseconds
 from locktender.base.errors import InvalidFlow
-from locktender.base.graph import RunIf
+from locktender.base.graph import CacheScope, RunIf
 from locktender.base.tracebacks import public
 from locktender.flows import options
 from locktender.flows.definitions import StepCall, StepDef
@@ -188,6 +188,9 @@ class Step(Generic[P, T]):
         needs: Mapping[str, str] | None = ...,
         affinity: str | None = ...,
         max_abandons: int = ...,
+        cache: Duration | None = ...,
+        cache_key: str | Sequence[str] | None = ...,
+        cache_scope: CacheScope = ...,
     ) -> Self:
         """The same step with other options, for the calls made through what is returned.
 
@@ -249,6 +252,9 @@ def step(
     max_abandons: int = 3,
     retry_on: type[Exception] | tuple[type[Exception], ...] | None = None,
     version: str | int | None = None,
+    cache: Duration | None = None,
+    cache_key: str | Sequence[str] | Callable[..., Any] | None = None,
+    cache_scope: CacheScope = "flow",
 ) -> StepDecorator: ...
 @public
 def step(fn: Any = None, /, **given: Any) -> Any:
@@ -273,6 +279,11 @@ def step(fn: Any = None, /, **given: Any) -> Any:
     affinity           prefers the worker that last ran a task with the same text; default none
     max_abandons       fails with `worker_lost` after this many workers died with it; default 3
     version            pins tasks to workers that have this version of the step; default none
+    cache              for how long a result is kept: a call with the same arguments then takes it, and
+                       no body runs; default None: not at all
+    cache_key          what "the same" means: names of arguments, or a function of the arguments;
+                       default None: all arguments
+    cache_scope        who shares results: runs of the same "flow" (default), or "everywhere"
 
     Durations are "500ms", "90s", "1h30m", seconds, or a timedelta.
 
@@ -292,5 +303,7 @@ _OPTIONS = options.show_options(step)
 def _define(given: dict[str, Any], fn: Any) -> Step[..., Any]:
     definition = StepDef(fn, given)
     registry.add_step(definition)
+    if definition.key is not None:
+        registry.add_step(definition.key)
     call = StepCall(definition, definition.options)
     return AsyncStep(call) if definition.is_async else Step(call)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from locktender.base import names
@@ -29,6 +29,7 @@ from locktender.base.graph import (
     Wait,
 )
 from locktender.base.graph_check import MAX_NODES
+from locktender.flows import caching
 from locktender.flows.definitions import (
     FlowDef,
     StepCall,
@@ -125,7 +126,7 @@ class Tracer:
         step = call.step
         step.fits((Item(),), shared)
         if take_errors:
-            check_takes_errors(step)
+            check_takes_errors(step, cached=call.options.cache_us is not None)
         over = Over(
             items=self.values.items(items, step.place_of(0)),
             window=None if window is None else names.count(window, "window"),
@@ -249,12 +250,25 @@ class Tracer:
             if known is not None and registry.steps.get(call.step.name) is call.step:
                 return self._follow(known)
         returns = call.step.returns if over is None else list[call.step.returns]
-        taken = Taken(call, args, kwargs, over) if _is_fixed(call) else None
+        taken = Taken(call, args, kwargs, over) if call.is_fixed else None
         after = self._order(call.after)
-        index = self._add(call, args, kwargs, over, after, call.run_if, taken, returns)
+        computed = call.options.cache_computed and call.options.cache_us is not None
+        key = self._add_key(call, args, kwargs, over, set(after)) if computed else None
+        index = self._add(call, args, kwargs, over, after, call.run_if, taken, returns, key)
         if call.on_failure is not None:
-            self._add_cleanup(call.on_failure, {index})
+            self._add_cleanup(call.on_failure, {index} if key is None else {index, key})
         return Handle(self.values, Output(index), self.nodes[index].name, returns)
+
+    def _add_key(
+        self, call: StepCall, args: Args, kwargs: Kwargs, over: Over | None, after: set[int]
+    ) -> int | None:
+        """The step that computes what the result of `call` is kept under."""
+        if (step := call.step.key) is None:
+            return None
+        # No earlier trace has a way through two nodes of one call.
+        self.place = None
+        each = None if over is None else replace(over, on_error="collect")
+        return self._add(step.call_for(call), args, kwargs, each, after, call.run_if)
 
     def _follow(self, known: TracePlace) -> Handle[Any]:
         """The node is the one another run made at this place, with everything that was checked then."""
@@ -277,6 +291,7 @@ class Tracer:
         run_if: RunIf,
         taken: Taken | None = None,
         returns: Any = None,
+        key: int | None = None,
     ) -> int:
         step, options = call.step, call.options
         self._check_step(step)
@@ -312,6 +327,7 @@ class Tracer:
             dispatch_deadline_us=options.dispatch_deadline_us
             or (inner and inner.dispatch_deadline_us),
             max_abandons=options.max_abandons,
+            cache=caching.rule_of(step, options, args, kwargs, key, run_if),
         )
         index = self._append(node, run_if)
         if self.place is not None:
@@ -424,19 +440,3 @@ class Tracer:
         self._names[wanted] = max(number, 1)
         self._names.setdefault(name, 1)
         return name
-
-
-def _is_fixed(call: StepCall) -> bool:
-    """Whether this call with the same templates, at the same place, always makes the same node.
-
-    Not where a handle or a condition of this very trace is in it, nor where the key
-    of a pool may take a default along, which is a value of the run.
-    """
-    return (
-        call.after is None
-        and call.when is None
-        and call.on_failure is None
-        and not any(
-            isinstance(part, Placeholder) for pool in call.options.pools for part in pool.key
-        )
-    )

@@ -413,7 +413,7 @@ class RunGraph:
             self._out.skips += [
                 Skipped(step.index, each.idx, each.ordinal, reason, tainted) for each in step.again
             ]
-        elif row is None:
+        elif row is None and not step.had_rows:
             self._ordinals.claim(step, 1)
             ordinal = step.base
             self._out.skips.append(Skipped(step.index, PLAIN, ordinal, reason, tainted))

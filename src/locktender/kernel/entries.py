@@ -9,14 +9,14 @@ from locktender.base.graph import Graph, Node
 from locktender.base.model import RunRow
 from locktender.base.states import TaskState
 from locktender.kernel.gates.count import CountGate
-from locktender.kernel.gates.protocol import Gate, Lane
+from locktender.kernel.gates.protocol import NO_WAIT, Gate, Lane, WaitClock
 from locktender.kernel.timers import Defaults
 
 
 class QueuedRun:
     """A queued run whose turn may come: one of the heads of a lane of the queue."""
 
-    __slots__ = ("again", "id", "lane", "rank", "row")
+    __slots__ = ("again", "id", "in_line", "joined", "lane", "mark", "rank", "row", "waits")
 
     def __init__(self, row: RunRow, rank: tuple[int, int], again: RunEntry | None = None) -> None:
         self.row: RunRow = row
@@ -25,6 +25,12 @@ class QueuedRun:
         self.lane: Lane[QueuedRun] | None = None
         self.again: RunEntry | None = again
         """The executing run that gave its place back and wants one again."""
+        self.mark: WaitClock = NO_WAIT
+        """Its lane's clock when it joined the lane, at `joined`; `waits`: what it waited before."""
+        self.joined: int = 0
+        self.waits: dict[str, int] | None = None
+        self.in_line: bool = True
+        """False: it was taken out of its lane, and starts from nowhere."""
 
 
 class RunEntry:
@@ -110,12 +116,15 @@ class TaskEntry:
     __slots__ = (
         "abandons",
         "attempt",
+        "cache_key",
         "cancelling",
         "eligible_at",
         "id",
         "idx",
         "input",
+        "joined",
         "lane",
+        "mark",
         "node",
         "not_before",
         "offered",
@@ -131,6 +140,8 @@ class TaskEntry:
         "stored",
         "token",
         "tries",
+        "unread",
+        "waits",
         "worker",
     )
 
@@ -159,9 +170,17 @@ class TaskEntry:
         self.pools: tuple[tuple[str, int], ...] = ()
         self.rank: tuple[int, int] = (0, 0)
         self.lane: Lane[TaskEntry] | None = None
+        self.mark: WaitClock = NO_WAIT
+        """Its lane's clock when it joined the lane, at `joined`; `waits`: what it waited before."""
+        self.joined: int = 0
+        self.waits: dict[str, int] | None = None
         self.cancelling: bool = False
         self.stored: bool = False
         """Its row exists in the store (else it is inserted with this cycle's commit)."""
+        self.cache_key: str | None = None
+        """Under which its result is kept."""
+        self.unread: bool = False
+        """Its key is to be looked up before it stands at its gates."""
 
     def queue_timeout(self, defaults: Defaults) -> int | None:
         # Asked for every task: without a loop.
@@ -185,10 +204,11 @@ class TaskEntry:
 
     def is_due(self, now: int) -> bool:
         """It is to stand at its gates, and does not. A wait stands at none, even if its time has come."""
-        waits = self.state != TaskState.REQUESTED or self.spec.wait is not None
+        waits = self.state != TaskState.REQUESTED or self.spec.wait is not None or self.unread
         return not waits and self.not_before <= now and not self.in_line
 
     @property
     def aside(self) -> bool:
         """It was asked for and has never been at its gates: an earlier item of its sequential map goes first."""
-        return self.lane is None and self.state == TaskState.REQUESTED and self.not_before == 0
+        waits = self.state == TaskState.REQUESTED and not self.unread
+        return self.lane is None and waits and self.not_before == 0

@@ -173,6 +173,8 @@ def count_readers(graph: Graph, steps: Sequence[NodeState]) -> None:
         ]
         if step.mapped:
             late += [*node.args, *node.kwargs.values()]
+        if node.cache is not None and node.cache.key is not None:
+            late.append(Output(node.cache.key))
         all_read = [each for each in templates(node) if step.source is None or each != node.over]
         step.read_until_end = _named(late)
         step.read_at_start = _named(all_read) - step.read_until_end

@@ -170,6 +170,8 @@ def _pick_up(lifecycle: Lifecycle, entry: TaskEntry, row: TaskRow, now: int) -> 
     scope = lifecycle.progress[entry.run.seq].scope
     item = row.input if row.idx != PLAIN else None
     entry.pools = render.pool_needs(entry.spec, scope, item)
+    if entry.spec.cache is not None:
+        lifecycle.cache.prepare(entry, scope, item)
     match row.state:
         case TaskState.REQUESTED:
             lifecycle.stand_in_line(entry, now)

@@ -1,4 +1,4 @@
-"""Sleeps, waits for events, and runs that have nothing left but such waits.
+"""Tasks that end without a body (sleeps, waits for events, cached results), and runs that only wait.
 
 A sleep is a node without a body. Its task is requested with the instant at which it is over, stands at no gate,
 holds nothing, and is completed by the leader then; its output is the value that it was given. A wait for an event
@@ -12,9 +12,11 @@ A waiting run that is to be ended (cancelled, past its deadline) executes withou
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import msgspec
 
-from locktender.base.changes import MailTaken, RunStart, RunWait, TaskRow
+from locktender.base.changes import CachedResult, MailTaken, RunStart, RunWait, TaskRow
 from locktender.base.durations import spoken
 from locktender.base.events import Change
 from locktender.base.graph import Graph
@@ -56,14 +58,53 @@ def deliver(lifecycle: Lifecycle, mail: Mail, now: int) -> bool:
     return not fault
 
 
-def _complete(lifecycle: Lifecycle, entry: TaskEntry, output: bytes, now: int) -> None:
-    change = Change("task", entry.id, entry.state, TaskState.COMPLETED, 0, {})
+def put_cached(
+    lifecycle: Lifecycle,
+    asked: Iterable[TaskEntry],
+    found: Mapping[str, CachedResult],
+    values: Mapping[str, bytes],
+    now: int,
+) -> tuple[int, int]:
+    """The keys of these tasks were looked up. Those found are completed, the others go to their gates.
+
+    `values`: what references stand for that the graph looks into, by key. Returns hits and misses.
+    """
+    hits = misses = 0
+    for entry in asked:
+        lifecycle.cache.wanted.pop(entry.id, None)
+        if lifecycle.tasks.get(entry.id) is not entry or entry.state != TaskState.REQUESTED:
+            continue
+        lifecycle.at_run = entry.run.seq
+        entry.unread = False
+        result = found.get(entry.cache_key or "")
+        if result is None or result.expires_at <= now:
+            misses += 1
+            lifecycle.stand_in_line(entry, now)
+            continue
+        hits += 1
+        cached = {"key": result.key, "task": result.task, "made_at": result.made_at}
+        data: dict[str, object] = {"cached": {**cached, "expires_at": result.expires_at}}
+        _complete(lifecycle, entry, result.output, now, data, values.get(result.key))
+    lifecycle.at_run = 0
+    return hits, misses
+
+
+def _complete(
+    lifecycle: Lifecycle,
+    entry: TaskEntry,
+    output: bytes,
+    now: int,
+    data: dict[str, object] | None = None,
+    value: bytes | None = None,
+) -> None:
+    """`value`: what `output` refers to, where the graph looks into it."""
+    change = Change("task", entry.id, entry.state, TaskState.COMPLETED, 0, data or {})
     lifecycle.commit_builder.record(entry.run.seq, change)
     row = TaskRow(entry.id, entry.node, entry.idx, TaskState.COMPLETED, entry.attempt)
     row = row._replace(input=entry.input, output=output, requested_at=entry.requested_at)
     row = row._replace(ended_at=now, not_before=entry.not_before)
     lifecycle.commit_builder.add_again(row)
-    lifecycle.complete(entry, output, now)
+    lifecycle.complete(entry, output if value is None else value, now)
 
 
 class WaitsOfRuns:

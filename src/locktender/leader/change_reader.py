@@ -82,6 +82,7 @@ class ChangeReader:
                 if event.subject == "run" and event.after == RunState.QUEUED:
                     self._queue.arrived(event)
                 elif event.subject == "task" and row.actor.startswith("worker:"):
+                    self._metrics.change_read(now - event.at)
                     if event.after == TaskState.RUNNING:
                         scheduler.accepted(event.task, event.token, event.at)
                         self._metrics.offer_answered("accepted")
@@ -149,6 +150,9 @@ class ChangeReader:
                 scheduler.put_worker(own.describe_own(0, ()), local=True)
             else:
                 scheduler.order_drain(request.subject, seq, request.kind)
+            return
+        if request.kind == "cache_clear":
+            scheduler.lifecycle.cache.clear(request.subject or None, request.flow or None)
             return
         row = await self._store.run(request.subject)
         if row is None:

@@ -151,7 +151,7 @@ async def refused_runs(store: Store, commit: Commit) -> dict[int, str]:
 
 _OF_NO_RUN = (
     *("buckets", "reservations", "lingers", "placed", "unplaced", "silences", "requests_done"),
-    *("kept", "orders", "events"),
+    *("kept", "orders", "cache_cleared", "events"),
 )
 
 
@@ -203,6 +203,8 @@ def parts_by_run(commit: Commit) -> dict[int, Commit]:
         part(run_of(task)).waits_over.append(task)
     for taken in commit.mail_taken:
         part(taken.run).mail_taken.append(taken)
+    for cached in commit.cache_stored:
+        part(run_of(cached.task)).cache_stored.append(cached)
     for order in commit.orders:
         if order.task > 0:
             part(run_of(order.task)).orders.append(order)

@@ -31,6 +31,7 @@ from locktender.kernel.scheduler import Scheduler
 from locktender.leader.change_reader import ChangeReader
 from locktender.leader.commit_pipeline import CommitPipeline, CommitRefused, CycleSummary
 from locktender.leader.isolation import Isolation, RequestFault, RunFault, log_unreadable
+from locktender.leader.outbox import OutboxMover
 from locktender.leader.own_worker import OwnWorker
 from locktender.leader.queue_reader import QueueReader
 from locktender.leader.sweep import Sweep
@@ -74,7 +75,7 @@ class Leader:
         self._spawns_workers = overflow is not None
         self._scheduler: Scheduler | None = None
         self._queue = QueueReader(store)
-        self._waits = WaitingRuns(store, self._queue)
+        self._waits = WaitingRuns(store, self._queue, metrics)
         self._changes = ChangeReader(store, self._queue, self._waits, own, metrics)
         self._isolation = Isolation(store, self._queue, own, metrics)
         self._awake = asyncio.Event()
@@ -82,6 +83,7 @@ class Leader:
         self._taken: list[End] = []
         """Ends that go with the cycle being decided."""
         self._pipeline = CommitPipeline(store, self._act, self._awake.set, metrics)
+        self._outbox = OutboxMover(store, settings, self.wake)
         self._foreign = True
         self._sweep_due = True
         self._closing = False
@@ -108,6 +110,8 @@ class Leader:
 
     def notice(self, told: ChangeNotice) -> None:
         """Other processes committed something."""
+        if told.outbox:
+            self._outbox.told()
         # An acceptance alone changes nothing, unless the worker could get more offers by it.
         workers = self._scheduler and self._scheduler.ledger.workers
         if told.look or workers is None or any(map(workers.awaits_answer, told.accepted_by)):
@@ -165,6 +169,7 @@ class Leader:
         sweeper = asyncio.create_task(sweeps, name="locktender-sweep")
         try:
             scheduler = await self._rebuild(term)
+            self._background.start(self._outbox.keep(term), "take up submissions of applications")
             try:
                 while not self._closing:
                     await self._turn(scheduler)
@@ -433,8 +438,10 @@ class Leader:
     # -- time --------------------------------------------------------------------------------------
 
     async def _sweep_soon(self) -> None:
-        self._loop_seen_us = self._clock.monotonic()
+        began_us = self._loop_seen_us = self._clock.monotonic()
         await asyncio.sleep(SWEEP_EVERY_SECONDS)
+        late_us = self._clock.monotonic() - began_us - round(SWEEP_EVERY_SECONDS * SECOND)
+        self._metrics.loop_lag.add(max(0, late_us))
         # Everything is read once a second, in case a wake-up was lost.
         self._sweep_due = self._foreign = True
         self._awake.set()

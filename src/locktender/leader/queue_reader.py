@@ -17,7 +17,7 @@ from locktender.base.errors import UnreadableRow
 from locktender.base.events import Event
 from locktender.base.graph_check import checked_graph
 from locktender.base.model import RunRow
-from locktender.base.states import RunState
+from locktender.base.states import STORED_RUNS, RunState
 from locktender.kernel.lanes import rank
 from locktender.kernel.render import looked_into
 from locktender.kernel.scheduler import Scheduler
@@ -27,7 +27,7 @@ from locktender.store.protocol import Heads, Store
 from locktender.store.readable import is_fault, reason_of
 
 log: logging.Logger = logging.getLogger(__name__)
-_STATES = frozenset(RunState)
+_STATES = STORED_RUNS
 MAX_HEADS = 4_096
 MAX_HEADS_PER_LANE = 512
 MIN_HEADS_PER_LANE = 2

@@ -1,4 +1,4 @@
-"""Wakes runs that wait for their time or for an event.
+"""Wakes runs that wait for their time or for an event, and looks up what tasks wait for.
 
 Waiting runs are rows: the leader knows only when the first of them is to be woken. It learns of earlier ones by
 the events of their submission. What is woken is queued, and read like any queued run.
@@ -10,9 +10,13 @@ import logging
 
 from locktender.base.clock import MILLISECOND
 from locktender.base.events import NOBODY, Event
+from locktender.kernel.entries import TaskEntry
 from locktender.kernel.scheduler import Scheduler
+from locktender.kernel.waiting_runs import put_cached
 from locktender.leader.queue_reader import QueueReader
+from locktender.observe.metrics import Metrics
 from locktender.store.protocol import Store, Wake
+from locktender.store.readable import is_fault
 
 log: logging.Logger = logging.getLogger(__name__)
 MAX_WOKEN = 1_000
@@ -24,9 +28,10 @@ would find the lock taken every time: after so many times it waits in that line,
 
 
 class WaitingRuns:
-    def __init__(self, store: Store, queue: QueueReader) -> None:
+    def __init__(self, store: Store, queue: QueueReader, metrics: Metrics) -> None:
         self._store = store
         self._queue = queue
+        self._metrics = metrics
         self.next_at: int | None = None
         """When the first waiting run is to be woken; None: none waits."""
         self._mailed: set[int] | None = set()
@@ -71,10 +76,33 @@ class WaitingRuns:
                     self._mailed.add(run)
         if wanted := list(scheduler.lifecycle.mail.wanted)[:MAX_WOKEN]:
             scheduler.put_mail(wanted, await self._store.mail_ready(wanted), now)
+        if asked := scheduler.lifecycle.cache.asked():
+            await self._look_up(scheduler, asked, now)
+
+    async def _look_up(self, scheduler: Scheduler, asked: list[TaskEntry], now: int) -> None:
+        """Results that are kept for these tasks. What is read is not older than the last commit."""
+        keys = {entry.cache_key for entry in asked if entry.cache_key is not None}
+        found = {each.key: each for each in await self._store.find_cached(sorted(keys))}
+        values: dict[str, bytes] = {}
+        for entry in asked:
+            result = found.get(entry.cache_key or "")
+            if result is None or result.key in values:
+                continue
+            try:
+                value = await self._queue.value_of(scheduler, entry.id, result.output)
+            except Exception as error:
+                if not is_fault(error):
+                    raise
+                log.warning("cached result %s cannot be read: %s", result.key, error)
+                del found[result.key]
+                continue
+            values |= {} if value is None else {result.key: value}
+        self._metrics.looked_up(*put_cached(scheduler.lifecycle, asked, found, values, now))
 
     def has_mail(self, scheduler: Scheduler) -> bool:
-        """Whether something is to be read for runs that wait for events."""
-        return bool(self._topics or scheduler.lifecycle.mail.wanted)
+        """Whether something is to be read: events that runs wait for, or results that are kept."""
+        lifecycle = scheduler.lifecycle
+        return bool(self._topics or lifecycle.mail.wanted or lifecycle.cache.wanted)
 
     def busy(self, scheduler: Scheduler) -> bool:
         """Whether events are to be delivered, or runs woken by them."""

@@ -184,6 +184,36 @@ async def audit(store: Store, slack_us: int = SLACK_US, *, full: bool = False) -
     )
 
 
+@dataclass(frozen=True, slots=True)
+class AuditScope:
+    """Which violations are asked for; those without a bound are all."""
+
+    since: int | None = None
+    """At this instant or later."""
+    run: int | None = None
+    pool: str | None = None
+
+    @property
+    def bounded(self) -> bool:
+        return self != AuditScope()
+
+    async def select(self, store: Store, found: Iterable[Violation]) -> list[Violation]:
+        """Of a pool: those that name it."""
+        quoted = repr(self.pool)
+        return [
+            each
+            for each in found
+            if (self.run is None or each.run == self.run)
+            and (self.pool is None or quoted in each.message)
+            and (self.since is None or await _time_of(store, each.seq) >= self.since)
+        ]
+
+
+async def _time_of(store: Store, seq: int) -> int:
+    rows = await store.events(EventFilter(after=seq - 1, limit=1))
+    return rows[0].at if rows else await store.now()
+
+
 async def _batches_pruned(store: Store) -> int:
     return (await marks(store)).batches
 

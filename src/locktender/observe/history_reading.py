@@ -13,7 +13,7 @@ It is not true any more if
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 
 from locktender.base.errors import LocktenderError, NotFound
@@ -52,16 +52,30 @@ async def pages(store: Store, where: EventFilter) -> AsyncIterator[list[EventRow
         where = replace(where, after=rows[-1].seq)
 
 
+async def at_once() -> None:
+    """The pace of an audit that somebody waits for."""
+
+
 class HistoryReading:
     """One audit's way through the history. It needs memory for one page and for what is open."""
 
     def __init__(
-        self, store: Store, batches: int, checked: int, thinned: int, slack_us: int
+        self,
+        store: Store,
+        batches: int,
+        checked: int,
+        thinned: int,
+        slack_us: int,
+        pace: Callable[[], Awaitable[None]] = at_once,
     ) -> None:
+        """`pace` is called after every row: an audit beside other work rests there."""
         self._store = store
         self._batches = batches
         self._checked = checked
         self._thinned = thinned
+        self._pace = pace
+        self.caught_up: bool = False
+        """The last read came to the end of what is settled."""
         self._version = f"{version()}.{slack_us}"
         self._slack_us = slack_us
         self.began: AuditBegin = AuditBegin()
@@ -98,20 +112,30 @@ class HistoryReading:
             return
         self.began = AuditBegin(state.seq, state.at)
 
-    async def read(self) -> bool:
-        """Everything up to the end of what is settled. False: runs were pruned meanwhile."""
-        before, kept = self.replaying.world.events, 0
-        where = EventFilter(after=self.began.seq, limit=ROWS_PER_PAGE, settled=True)
+    async def read(self, most: int | None = None) -> bool:
+        """Up to the end of what is settled, or about `most` rows. False: runs were pruned meanwhile.
+
+        It goes on where the last call ended.
+        """
+        world = self.replaying.world
+        before, kept, rows_read = world.events, 0, 0
+        where = EventFilter(after=world.last_seq, limit=ROWS_PER_PAGE, settled=True)
+        self.caught_up = False
         try:
             async for rows in pages(self._store, where):
                 await self._read_page(rows)
                 kept += len(rows)
+                rows_read += len(rows)
                 if kept >= ROWS_PER_STATE:
                     kept = 0
                     await self.keep()
+                if most is not None and rows_read >= most:
+                    break
+            else:
+                self.caught_up = True
         except NotFound:
             return False  # a graph is gone with the runs that name it
-        read_now = self.replaying.world.events - before
+        read_now = world.events - before
         self.began = replace(self.began, events=read_now)
         return True
 
@@ -125,6 +149,7 @@ class HistoryReading:
         await self._add_graphs(rows)
         for row in rows:
             replaying.feed(unpack(row))
+            await self._pace()
         replaying.world.forget()
 
     async def _recall(self, run: int, before: int) -> None:
@@ -135,6 +160,7 @@ class HistoryReading:
             await self._add_graphs(earlier)
             for row in earlier:
                 recalled.feed(unpack(row))
+                await self._pace()
             if len(earlier) < len(rows):
                 break
         recalled.finish()

@@ -24,14 +24,15 @@ from locktender.base.limits import Fair, Limits
 from locktender.base.model import RunRow
 from locktender.base.states import RunState, TaskState
 from locktender.kernel import clock_jump, lanes
-from locktender.kernel.explain import Reason, Typical
 from locktender.kernel.fair_turns import Turns
 from locktender.kernel.lanes import rank
 from locktender.kernel.lifecycle import Defaults
 from locktender.kernel.liveness import set_stalled, stalled_by_rows
 from locktender.kernel.queue_position import QueueGroup, QueuePosition
+from locktender.kernel.reasons import Reason, Typical
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import UNKNOWN_US
+from locktender.kernel.waiting_runs import put_cached
 from locktender.store.protocol import (
     EventFilter,
     Heads,
@@ -68,6 +69,8 @@ async def rebuild(store: Store) -> tuple[Scheduler, Snapshot]:
         await asyncio.sleep(0)
     scheduler.held.restore(snapshot.held, snapshot.held_tasks, found.graphs, snapshot.now)
     set_stalled(scheduler, stalled_by_rows(snapshot.workers, snapshot.now), snapshot.now)
+    # What they wait for is said as if nothing was cached for them: the leader will find out in a moment.
+    put_cached(scheduler.lifecycle, scheduler.lifecycle.cache.unread(), {}, {}, snapshot.now)
     for kept in snapshot.reservations:
         entry = scheduler.lifecycle.tasks.get(kept.task)
         if entry is not None and entry.lane is not None:

@@ -91,6 +91,7 @@ class HealthAnswers:
                 each.text() for each in held_up.sessions if each.holds in ("lock", "write")
             ]
             problems += await self._troubles.get(STORE_SECONDS)
+            problems += self._engine.metrics.audit.problems()
         except TimeoutError:
             reachable = False
             problems.append(f"the store does not answer within {STORE_SECONDS:g} s")

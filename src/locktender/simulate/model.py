@@ -12,6 +12,8 @@ import msgspec
 from locktender.base import ids
 from locktender.base.changes import (
     Bucket,
+    CacheClear,
+    CachedResult,
     Commit,
     EventWait,
     Linger,
@@ -172,6 +174,8 @@ class Model:
     mail_taken: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
     """(run, number) of each event that was delivered."""
     event_waits: dict[int, EventWait] = field(default_factory=dict[int, EventWait])
+    cached: dict[str, CachedResult] = field(default_factory=dict[str, CachedResult])
+    clears: list[CacheClear] = field(default_factory=list[CacheClear])
     term: int = 0
     seq: int = 0
     stale: int = 0
@@ -283,6 +287,9 @@ class Model:
         self.event_waits |= {each.task: each for each in commit.waits_opened}
         for taken in commit.mail_taken:
             self.mail_taken.add((taken.run, taken.n))
+        for clear in commit.cache_cleared:
+            self.cached = {k: v for k, v in self.cached.items() if not clear.covers(v)}
+        self.cached |= {each.key: each for each in commit.cache_stored}
         for mark in commit.runs_marked:
             self._run(mark.run, state=mark.state, verdict=mark.verdict, error=mark.error)
         for each in commit.runs_unfolded:

@@ -9,10 +9,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from locktender.base.changes import TaskRow
+from locktender.base.changes import CacheClear, TaskRow
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.graph import (
     AwaitedEvent,
+    CacheRule,
+    CacheScope,
     Compare,
     Const,
     Executor,
@@ -180,6 +182,27 @@ def _random_pool_rule(draw: random.Random) -> dict[str, object]:
     return rule
 
 
+def _with_cache(graph: Graph, seed: int) -> Graph:
+    """Results of some of its nodes are kept. By a chance of its own, too."""
+    draw = random.Random(seed + 6_000_003)  # noqa: S311
+    nodes = list(graph.nodes)
+    for index, node in enumerate(nodes):
+        plain = node.wait is None and node.run_if == "success" and not node.take_errors
+        if plain and draw.random() < 0.2:
+            ttl_us = draw.choice([200 * MILLISECOND, 2 * SECOND, 3_600 * SECOND])
+            scope: CacheScope = draw.choice(["flow", "everywhere"])
+            nodes[index] = msgspec.structs.replace(node, cache=CacheRule(ttl_us, scope))
+    return msgspec.structs.replace(graph, nodes=tuple(nodes))
+
+
+def _clear_cache(world: SimWorld) -> None:
+    """Cached results are cleared now and then."""
+    draw = random.Random(world.seed + 7_000_003)  # noqa: S311
+    for _ in range(draw.choice([0, 1, 4])):
+        clear = CacheClear(None, draw.choice([None, "flow0", "flow1"]))
+        world.plan(draw.randrange(4 * SECOND), lambda clear=clear: world.model.clears.append(clear))
+
+
 def random_world(seed: int, *, clock_jumps: bool = True, waits: bool = True) -> SimWorld:
     """A world with arrivals, failures, crashes, lost leases, changed limits and cancels ahead of it.
 
@@ -208,6 +231,7 @@ def random_world(seed: int, *, clock_jumps: bool = True, waits: bool = True) -> 
     if waits:
         graphs = [_with_sleeps(graph, seed + index) for index, graph in enumerate(graphs)]
         graphs = [_with_events(graph, seed + index) for index, graph in enumerate(graphs)]
+        graphs = [_with_cache(graph, seed + index) for index, graph in enumerate(graphs)]
     for _ in range(draw.randint(3, 15)):
         world.plan(draw.randrange(2 * SECOND), lambda: _submit(world, draw, graphs, waits=waits))
     for _ in range(draw.randint(0, 3)):
@@ -224,6 +248,7 @@ def random_world(seed: int, *, clock_jumps: bool = True, waits: bool = True) -> 
     if waits:
         _send(world)
         _set_mutex(world)
+        _clear_cache(world)
     return world
 
 

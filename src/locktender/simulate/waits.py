@@ -12,6 +12,7 @@ from locktender.base.ids import run_of
 from locktender.base.model import Failure, Mail
 from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.kernel.scheduler import Scheduler
+from locktender.kernel.waiting_runs import put_cached
 from locktender.simulate.model import Model, SimMail
 
 MAX_HEADS = 500
@@ -102,7 +103,7 @@ def _first(model: Model, wait: EventWait) -> SimMail | None:
 
 
 def deliver(scheduler: Scheduler, model: Model, fresh: Iterable[Event], now: int) -> None:
-    """What was sent reaches the runs that a leader has in memory."""
+    """What was sent reaches the runs that a leader has in memory, and cached results the tasks that ask."""
     lifecycle = scheduler.lifecycle
     for event in fresh:
         if event.subject == "mail" and event.after == "sent":
@@ -110,6 +111,11 @@ def deliver(scheduler: Scheduler, model: Model, fresh: Iterable[Event], now: int
     lifecycle.mail.wanted &= lifecycle.asleep.keys()
     if wanted := set(lifecycle.mail.wanted):
         scheduler.put_mail(wanted, mail_ready(model, wanted), now)
+    for clear in model.clears:
+        lifecycle.cache.clear(*clear)
+    model.clears.clear()
+    if asked := lifecycle.cache.asked():
+        put_cached(lifecycle, asked, model.cached, {}, now)
 
 
 def next_wake(model: Model, at: int | None) -> int | None:

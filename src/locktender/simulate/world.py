@@ -371,7 +371,8 @@ class SimWorld:
         if not self.model.commit(cycle.commit):
             raise AssertionError("a leader wrote after its term")
         self._act(scheduler, cycle)
-        if cycle.unfinished or scheduler.lifecycle.mail.wanted:
+        lifecycle = scheduler.lifecycle
+        if cycle.unfinished or lifecycle.mail.wanted or lifecycle.cache.wanted:
             self.poke()
         if (wake_at := waits.next_wake(self.model, cycle.next_wake)) is not None:
             self._wake_at(max(wake_at, self.now + 1))

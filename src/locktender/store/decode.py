@@ -10,7 +10,7 @@ import msgspec
 
 from locktender.base import names
 from locktender.base.announced import AnnouncedFlow, read_flow
-from locktender.base.changes import Bucket, KeptPlace, Linger, TaskRow
+from locktender.base.changes import Bucket, CachedResult, KeptPlace, Linger, TaskRow
 from locktender.base.ids import MAX_TASKS_PER_RUN
 from locktender.base.limits import Limits
 from locktender.base.model import (
@@ -24,7 +24,7 @@ from locktender.base.model import (
     WorkerLife,
     WorkerRow,
 )
-from locktender.base.states import TERMINAL_RUNS, RunState, TaskState
+from locktender.base.states import ENDED_RUNS, STORED_RUNS, TaskState
 
 log: logging.Logger = logging.getLogger(__name__)
 Row = Sequence[Any]
@@ -137,8 +137,8 @@ _RUN_COLUMNS: tuple[tuple[str, frozenset[type], object], ...] = (
 _PRIORITY = 7
 _WORDS: tuple[tuple[int, frozenset[str | None]], ...] = (
     (9, frozenset({"flow", "hold"})),
-    (11, frozenset(RunState)),
-    (12, frozenset({None, *TERMINAL_RUNS})),
+    (11, STORED_RUNS),
+    (12, frozenset({None, *ENDED_RUNS})),
 )
 _TASK_STATES: frozenset[str] = frozenset(TaskState)
 
@@ -231,6 +231,16 @@ def shown_task(row: TaskRow) -> TaskRow:
     if wrong(row.idx):
         shown["idx"] = -1
     return row._replace(**shown)
+
+
+def cached_results(rows: Iterable[Row]) -> list[CachedResult]:
+    """Results that are kept. One that cannot be read is none: its task runs."""
+    found = [CachedResult(*row) for row in rows]
+    return [
+        each
+        for each in found
+        if not any(map(wrong, each[4:8])) and type(each.output) is bytes and type(each.key) is str
+    ]
 
 
 def wrong(value: object) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast, get_args
 import msgspec
 
 from locktender.base.durations import MAX_MICROSECONDS
-from locktender.base.errors import InvalidInput
+from locktender.base.errors import InvalidInput, LimitChanged
 from locktender.base.events import Change
 from locktender.base.limits import (
     Fair,
@@ -26,7 +26,7 @@ from locktender.base.limits import (
     tag_rule,
 )
 from locktender.base.model import LimitRow
-from locktender.base.names import MAX_NUMBER, age_boost, count, did_you_mean, limit
+from locktender.base.names import MAX_NUMBER, UNLIMITED, age_boost, count, did_you_mean, limit
 from locktender.store.admission import capped
 from locktender.store.protocol import SetLimit
 
@@ -388,6 +388,24 @@ def _check_burst(pool: str, rate: Rate) -> None:
         )
 
 
+def _check_expected(change: SetLimit, row: LimitRow, limits: Limits) -> None:
+    """Two operators who have seen the same limit do not both change it."""
+    rule: Any = {} if row.effective is None else msgspec.json.decode(row.effective)
+    found = rule.get("limit", UNLIMITED)
+    if change.kind == "pool":  # one key may have the limit of `api[*]`
+        found = (limits.pool(change.name) or PoolRule()).limit
+    elif change.kind in {"runs", "active"}:
+        found = limits.max_concurrent_runs if change.kind == "runs" else limits.max_active
+    if found != change.expected:
+        name = f"{change.kind} {change.name}".strip()
+        raise LimitChanged(
+            f"the limit of {name} is {found}, not {change.expected}: it was changed meanwhile.",
+            field="expected",
+            got=change.expected,
+            hint="locktender limits history shows who changed it; set it again if that is still meant.",
+        )
+
+
 def judge_limit(changes: Sequence[SetLimit], rows: Sequence[LimitRow]) -> Changed:
     """Code declares the same limits at every start: what changes nothing leaves no trace."""
     known = {(row.kind, row.name): row for row in rows}
@@ -397,6 +415,8 @@ def judge_limit(changes: Sequence[SetLimit], rows: Sequence[LimitRow]) -> Change
     for change in changes:
         place = change.kind, change.name
         old = known.get(place) or LimitRow(*place, None, None)
+        if change.expected is not None:
+            _check_expected(change, old, compose(known.values()))
         rule = change.rule
         if change.patch is not None:
             # Applied to the rule in force now, not to the one the sender last saw: no change is lost.

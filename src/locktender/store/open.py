@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
@@ -14,10 +15,11 @@ from locktender.base import config
 from locktender.base.config import Settings
 from locktender.base.errors import InvalidInput
 from locktender.base.settings_files import check_path
-from locktender.store.copying import StorePlace
 from locktender.store.protocol import Store
-from locktender.store.sqlite.place import SqlitePlace
 from locktender.store.sqlite.store import SqliteStore
+
+if TYPE_CHECKING:
+    from locktender.store.copying import StorePlace
 
 Url = str | os.PathLike[str]
 _SUPPORTED = "Use the path of a SQLite file, e.g. .locktender/locktender.db, or postgresql://…"
@@ -45,7 +47,17 @@ def store_for(settings: Settings) -> Store:
 
 def place_for(url: str) -> StorePlace:
     """The store that `url` names, for its status, migration and copies."""
-    return _postgres().PostgresPlace(url) if _is_postgres(url) else SqlitePlace(url)
+    if _is_postgres(url):
+        return _postgres().PostgresPlace(url)
+    # Only here: most commands open a store and copy none.
+    from locktender.store.sqlite.place import SqlitePlace  # noqa: PLC0415
+
+    return SqlitePlace(url)
+
+
+def schema_of(url: str) -> str | None:
+    """The schema of a store on PostgreSQL; None: a file."""
+    return _postgres().parse(url).schema if _is_postgres(url) else None
 
 
 def _is_postgres(url: str) -> bool:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from locktender.base.clock import SECOND
 from locktender.base.events import Change
-from locktender.base.states import TERMINAL_RUNS
+from locktender.base.states import ENDED_RUNS
 from locktender.store.protocol import Discard, Discarded, Prune, StoredContent, Upkeep
 
 MAX_BATCH_TASKS = 20_000
@@ -37,7 +37,7 @@ PARTS = (
     *("tasks", "logs", "inputs", "mail", "mail_taken", "event_waits", "orders", "events", "runs"),
 )
 """What a run consists of: each goes by its own statement, `prune_…`."""
-TERMINAL: list[str] = sorted(TERMINAL_RUNS)
+TERMINAL: list[str] = sorted(ENDED_RUNS)
 
 
 class PruneCandidate(NamedTuple):

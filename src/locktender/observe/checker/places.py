@@ -120,7 +120,8 @@ class PausedStarts(Rule):
 class Waits(CeilingDoubts):
     """A waiting run holds nothing, nothing of it happens before it has been woken and has passed its gates,
     it is woken when its time has come and not before, and never more than `max_waiting` wait. A sleep is over
-    when its time has come and not before, holds nothing, and nothing else is completed without an attempt."""
+    when its time has come and not before, holds nothing, and nothing else is completed without an attempt
+    but a task whose result was cached."""
 
     id = "waits"
 
@@ -136,7 +137,8 @@ class Waits(CeilingDoubts):
         if task.state != "requested":
             return
         if not task.sleeps:
-            self.report(event, f"task {task.id} ({task.name}) is completed without an attempt.")
+            if "cached" not in event.data:
+                self.report(event, f"task {task.id} ({task.name}) is completed without an attempt.")
         elif event.at < task.not_before and awaits(task) is None:
             early = (task.not_before - event.at) / SECOND
             self.report(event, f"sleep {task.id} ({task.name}) is over {early:.3f} s early.")

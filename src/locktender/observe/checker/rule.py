@@ -60,6 +60,7 @@ class Watch:
         self.trace_handlers: list[RunHandler] = []
         self.wait_handlers: list[TaskHandler] = []
         self.mail_handlers: list[EventHandler] = []
+        self.cache_handlers: list[EventHandler] = []
         self.limit_handlers: list[EventHandler] = []
         self.asked_handlers: list[EventHandler] = []
         self.leader_handlers: list[EventHandler] = []
@@ -84,6 +85,10 @@ class Watch:
 
     def mails(self, handler: EventHandler) -> None:
         self.mail_handlers.append(handler)
+
+    def caches(self, handler: EventHandler) -> None:
+        """Results that are kept or cleared; one that is used stands in the end of a task."""
+        self.cache_handlers.append(handler)
 
     def limits(self, handler: EventHandler) -> None:
         """Called when the limit is in force already."""

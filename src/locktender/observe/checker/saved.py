@@ -36,7 +36,7 @@ from locktender.observe.checker.state import (
 )
 from locktender.observe.checker.waiting import WaitingGroup, WaitingLines
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """To be raised with every change of what the checker's state means."""
 
 _OBJECTS: Final[dict[str, type[Any]]] = {

@@ -10,7 +10,7 @@ import msgspec
 
 from locktender.base.events import Event
 from locktender.base.limits import Fair, Limits, PoolRule, Rate, TagRule
-from locktender.base.states import EXECUTING_RUNS, HOLDING, NEW, TERMINAL_RUNS, RunState, TaskState
+from locktender.base.states import ENDED_RUNS, EXECUTING_RUNS, HOLDING, NEW, RunState, TaskState
 from locktender.observe.checker.history import GraphPlan, NodePlan
 
 
@@ -181,7 +181,7 @@ STANDING: Final[dict[str, int]] = {
 
 # Plain text: events carry text, and a set of plain text is looked up fastest.
 HOLDING_TASKS: Final = frozenset(state.value for state in HOLDING)
-RUN_ENDS: Final = frozenset(state.value for state in TERMINAL_RUNS)
+RUN_ENDS: Final = frozenset(state.value for state in ENDED_RUNS)
 EXECUTING: Final = frozenset(state.value for state in EXECUTING_RUNS)
 WAITING: Final = RunState.WAITING.value
 ACTIVE: Final = EXECUTING | {RunState.QUEUED.value, RunState.HELD.value}
@@ -345,6 +345,17 @@ class CheckedTask:
         """The generation in which it last came to a standing other than open."""
         self.acted_on: int = -1
         """The generation in which a successor took its failure for final."""
+
+    def request(self, event: Event) -> None:
+        if event.before != TaskState.SCHEDULED:
+            # An offer that was taken back does not cost the task its age.
+            self.requested_at, self.moved_us = event.at, 0
+        self.not_before = event.data.get("not_before") or 0
+        if self.generation != self.run.generation:
+            # A retried run gives each task its attempts anew.
+            self.generation = self.run.generation
+            self.first_requested_at = event.at
+            self.tries = self.abandons = 0
 
     @property
     def standing(self) -> int:

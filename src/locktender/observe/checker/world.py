@@ -68,6 +68,8 @@ class HistoryState(PlaceCounts):
         self._seen = SeenRuns()
         self._ended: set[int] = set()
         """Runs that are to be forgotten."""
+        self._ending: set[int] = set()
+        """Runs that ended since the leader's last commit: rules still ask for their tasks."""
         self.clock_events: list[Event] = []
         self.workers: dict[str, CheckedWorker] = {}
         """Without some that are gone."""
@@ -133,14 +135,17 @@ class HistoryState(PlaceCounts):
     def forget(self) -> None:
         """Drops runs that have ended. Not between two events of one row."""
         kept: set[int] = set()
-        for number in self._ended:
+        for number in self._ended - self._ending:
             run = self.runs[number]
             if run.state not in RUN_ENDS:
                 continue  # retried
             if run.in_flight or (run.open and not run.was_held):
                 kept.add(number)  # a fault; what is left of it is reported at the end
             else:
-                del self.runs[number]
+                # A run and its tasks name each other: as they are, they would stay until a collection of cycles.
+                run = self.runs.pop(number)
+                run.tasks.clear()
+                run.places.clear()
         self._ended = kept
         while len(self._gone) > MAX_GONE_WORKERS:
             worker = self._gone.popleft()
@@ -189,7 +194,7 @@ class HistoryState(PlaceCounts):
             self._count_waiting(run, 1)
         run.state = after
         if after in RUN_ENDS:
-            self._ended.add(run.id)
+            self._ending.add(run.id)
 
     def _queue(self, event: Event, run: CheckedRun) -> None:
         data = event.data
@@ -245,7 +250,7 @@ class HistoryState(PlaceCounts):
         elif task.holds:
             self._release(task, tally)
         if after == TaskState.REQUESTED:
-            _request(event, task)
+            task.request(event)
         elif after == TaskState.ABANDONED:
             task.abandons += 1
         elif before == TaskState.RUNNING and STANDING.get(after) == FAILED:
@@ -377,18 +382,8 @@ class HistoryState(PlaceCounts):
                 worker.gone = True
                 self._gone.append(worker)
         self._moved.clear()
-
-
-def _request(event: Event, task: CheckedTask) -> None:
-    if event.before != TaskState.SCHEDULED:
-        # An offer that was taken back does not cost the task its age.
-        task.requested_at, task.moved_us = event.at, 0
-    task.not_before = event.data.get("not_before") or 0
-    if task.generation != task.run.generation:
-        # A retried run gives each task its attempts anew.
-        task.generation = task.run.generation
-        task.first_requested_at = event.at
-        task.tries = task.abandons = 0
+        self._ended |= self._ending
+        self._ending.clear()
 
 
 def _stand(

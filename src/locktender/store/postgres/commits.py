@@ -41,6 +41,7 @@ from locktender.store.postgres.composed_sql import Parts, columns, without_zeros
 from locktender.store.postgres.folding import TASK, Folded, fold
 from locktender.store.postgres.listener import is_sent, notices
 from locktender.store.postgres.mailing import mail_parts
+from locktender.store.postgres.result_cache import cache_parts
 from locktender.store.postgres.session import PostgresSession, Row
 from locktender.store.protocol import Committed
 
@@ -230,6 +231,7 @@ def _others(commit: Commit) -> list[tuple[str, list[Any]]]:
         if commit.silences:
             found.append(("silence_add", rows))
     found += mail_parts(commit)
+    found += cache_parts(commit)
     if commit.requests_done:
         found.append(("request_done", [sorted(commit.requests_done)]))
     return found

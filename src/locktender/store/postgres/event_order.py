@@ -120,7 +120,12 @@ async def follow_on(tx: PostgresSession, follow: Follow) -> Followed:
     )
     position.check(tx, server, snapshot)
     events = [EventRow._make(row) for row in rows]
-    found = Followed(position.next(server, snapshot, events, follow.limit), events)
+    found = Followed(
+        position.next(server, snapshot, events, follow.limit),
+        events,
+        # As if the page had been cut off there.
+        [position.next(server, snapshot, [each], 1) for each in events],
+    )
     if not events and position.until:
         # The page that was cut off had ended: what became visible since comes now.
         return await follow_on(tx, replace(follow, after=found.cursor))

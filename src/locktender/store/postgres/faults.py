@@ -32,8 +32,9 @@ WORLD = (*CONNECTION, asyncpg.PostgresError, TimeoutError, asyncio.TimeoutError,
 """Everything that is not an error in locktender."""
 
 
-_REFUSED = ("22", "23", "54")
-"""Classes of SQLSTATE: data exception, integrity constraint violation, program limit exceeded."""
+_REFUSED = ("21", "22", "23", "54")
+"""Classes of SQLSTATE: cardinality violation (a row is written twice by one statement), data exception, integrity
+constraint violation, program limit exceeded."""
 
 
 def refuses_data(error: BaseException) -> bool:

@@ -17,7 +17,8 @@ waits for the end of a run looks: there were too many to name.
 
 An acceptance names its worker (`ORIGIN accept WORKER`): the leader mostly reads it later,
 with the ends that follow. A submission of a few runs names the first and the last
-(`ORIGIN submit RUN RUN`): the leader reads those rows, and the history later.
+(`ORIGIN submit RUN RUN`): the leader reads those rows, and the history later. A submission inside an
+application's transaction comes from the function that stores it: `application outbox`.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ COMMIT = "commit"
 OFFER = "offer"
 ACCEPT = "accept"
 SUBMIT = "submit"
+OUTBOX = "outbox"
 EVERYBODY = "*"
 ENDED = "!"
 
@@ -192,8 +194,13 @@ class _Changes:
         self._look = True
         self._accepted_by: set[str] = set()
         self._queued: list[int] = []
+        self._outbox = False
         self._filled = asyncio.Event()
         self._filled.set()  # the first time there may be some already
+
+    def outbox(self) -> None:
+        self._outbox = True
+        self._filled.set()
 
     def look(self) -> None:
         self._look = True
@@ -221,8 +228,10 @@ class _Changes:
                 await self._filled.wait()
         except TimeoutError:
             self._look = True
-        found = ChangeNotice(self._look, frozenset(self._accepted_by), tuple(self._queued))
-        self._look = False
+        found = ChangeNotice(
+            self._look, frozenset(self._accepted_by), tuple(self._queued), self._outbox
+        )
+        self._look = self._outbox = False
         self._accepted_by.clear()
         self._queued.clear()
         self._filled.clear()
@@ -379,6 +388,8 @@ class Listener:
             self._changes.accepted(words[0])
         elif verb == SUBMIT:
             self._changes.queued(words)
+        elif verb == OUTBOX:
+            self._changes.outbox()
         else:
             self._changes.look()
         ended = _ended_runs(words) if verb == COMMIT else []

@@ -14,6 +14,7 @@ from locktender.store.protocol import (
     AuditState,
     Discard,
     Discarded,
+    EventReader,
     Prune,
     Pruned,
     References,
@@ -83,11 +84,18 @@ async def _audit_state(tx: PostgresSession) -> AuditState | None:
     return None if row is None else AuditState(*row)
 
 
+async def _event_readers(tx: PostgresSession) -> list[EventReader]:
+    return [EventReader._make(row) for row in await tx.all("event_readers")]
+
+
 async def _references(tx: PostgresSession, after: int, limit: int) -> References:
+    # With the first page: what is cached later is an output of a run, or was cached before.
+    cached = () if after else await tx.all("cached_references", MARKER)
+    blobs = digests(value for (value,) in cached)
     runs = await tx.all("references", after, limit, MARKER)
     if not runs:
-        return References(set(), set(), 0, after)
-    blobs = digests(value for _, _, *values in runs for value in values)
+        return References(set(), blobs, 0, after)
+    blobs |= digests(value for _, _, *values in runs for value in values)
     first, last = runs[0][0], runs[-1][0]
     for name in ("references_of_tasks", "references_of_inputs"):
         rows = await tx.all(name, first, last, MARKER)
@@ -132,6 +140,18 @@ class PostgresUpkeep:
 
     async def audit_state(self) -> AuditState | None:
         return await self._look(_audit_state)
+
+    async def event_readers(self) -> list[EventReader]:
+        return await self._look(_event_readers)
+
+    async def keep_event_reader(self, reader: EventReader) -> None:
+        await self._write(lambda tx: tx.run("event_reader_put", *reader))
+
+    async def forget_event_reader(self, name: str) -> bool:
+        async def remove(tx: PostgresSession) -> bool:
+            return bool(await tx.all("event_reader_remove", name))
+
+        return await self._write(remove)
 
     async def keep_audit_state(self, state: AuditState) -> None:
         await self._write(lambda tx: tx.run("audit_state_put", *astuple(state)))

@@ -55,12 +55,15 @@ from locktender.store.postgres.mailing import PostgresMailing
 from locktender.store.postgres.named_flows import PostgresNaming
 from locktender.store.postgres.opening import CONNECTIONS, TWIN_CONNECTIONS, PostgresConnections
 from locktender.store.postgres.options import Options, parse
+from locktender.store.postgres.outbox import PostgresOutbox
 from locktender.store.postgres.pruning import PostgresUpkeep
+from locktender.store.postgres.result_cache import PostgresResultCache
 from locktender.store.postgres.server_clock import ServerClock
 from locktender.store.postgres.session import SQL, KnownStatements, PostgresSession
 from locktender.store.postgres.wake import PostgresWaiting
 from locktender.store.protocol import (
     Accept,
+    BoundCache,
     ChangeNotice,
     Committed,
     Counts,
@@ -78,11 +81,13 @@ from locktender.store.protocol import (
     Leadership,
     Lost,
     OfferNotice,
+    OpenRuns,
     Provision,
     ProvisionState,
     QueueEntry,
     QueueView,
     ReassignLanes,
+    Rejections,
     RemoveUnused,
     Renewed,
     RunFilter,
@@ -103,7 +108,15 @@ CLEAR_EVERY_US = SECOND
 REMOVE_UNUSED_TRIES, REMOVE_UNUSED_PAUSE_SECONDS = 40, 0.05
 
 
-class PostgresStore(PostgresNaming, PostgresUpkeep, PostgresWaiting, PostgresMailing, Store):
+class PostgresStore(
+    PostgresResultCache,
+    PostgresNaming,
+    PostgresUpkeep,
+    PostgresWaiting,
+    PostgresMailing,
+    PostgresOutbox,
+    Store,
+):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
 
     def __init__(self, url: str, clock: Clock | None = None, *, schema: str | None = None) -> None:
@@ -122,6 +135,7 @@ class PostgresStore(PostgresNaming, PostgresUpkeep, PostgresWaiting, PostgresMai
         self._sql = Dialect(SQL, self.options.quoted_schema)
         self._state: PostgresConnections | None = None
         self._stale = 0
+        self.rejections: Rejections = Rejections()
         self._workers_seen: tuple[str, int] = "", -1
         self._looked_at = 0
         self._cleared_at = -CLEAR_EVERY_US
@@ -203,7 +217,7 @@ class PostgresStore(PostgresNaming, PostgresUpkeep, PostgresWaiting, PostgresMai
     # -- clients
 
     async def submit(self, submit: Submit) -> list[Submitted]:
-        return await self._opened.batcher.submit(submit)
+        return self.rejections.count(await self._opened.batcher.submit(submit))
 
     async def retry(self, run_ids: list[str], again: Sequence[int] = ()) -> list[Submitted]:
         return await self._write(lambda tx: client_verbs.retry(tx, run_ids, again))
@@ -291,6 +305,9 @@ class PostgresStore(PostgresNaming, PostgresUpkeep, PostgresWaiting, PostgresMai
             hint="The leader tries again later.",
         )
 
+    async def bound_cache(self, bound: BoundCache) -> bool:
+        return await self._lead(lambda tx: recovery.bound_cache(tx, bound))
+
     # -- workers
 
     async def heartbeat(self, heartbeat: Heartbeat) -> Renewed:
@@ -313,7 +330,7 @@ class PostgresStore(PostgresNaming, PostgresUpkeep, PostgresWaiting, PostgresMai
         return stale
 
     async def keep_logs(self, rows: list[LogRow]) -> None:
-        await self._write(lambda tx: tx.run("log_add", *columns(sorted(rows), 4)))
+        await self._write(lambda tx: tx.run("log_add", *columns(sorted(rows), 5)))
 
     # -- values
 
@@ -350,6 +367,10 @@ class PostgresStore(PostgresNaming, PostgresUpkeep, PostgresWaiting, PostgresMai
     async def held_up(self) -> HeldUp:
         return await self._look(reads.held_up)
 
+    async def log_counts(self, run: int, task: int | None = None) -> dict[tuple[int, int], int]:
+        rows = await self._look(lambda tx: tx.all("log_counts", run, task))
+        return {(task, token): lines for task, token, lines in rows}
+
     async def logs(self, where: LogFilter) -> list[LogRow]:
         return await self._look(lambda tx: reads.logs(tx, where))
 
@@ -373,6 +394,9 @@ class PostgresStore(PostgresNaming, PostgresUpkeep, PostgresWaiting, PostgresMai
 
     async def counts(self) -> Counts:
         return await self._look(reads.counts)
+
+    async def open_runs(self) -> OpenRuns:
+        return await self._look(reads.open_runs)
 
     async def stale_writes(self) -> int:
         return self._stale

@@ -7,6 +7,7 @@
     Reading     anyone looks at runs, tasks, events, workers and limits
     Waiting     runs that wait for their time are found and woken
     Mailing     clients send events, the leader reads them for the tasks that wait
+    Outbox      runs that applications submitted in transactions of their own are taken up
     Upkeep      old runs, graphs and blobs are removed
 
 A leader owns its tasks up to the offer, a worker owns a task from acceptance
@@ -49,6 +50,13 @@ from locktender.store.protocol.mailing import (
     SendEvent,
 )
 from locktender.store.protocol.naming import Naming, SetSchedule, TickMove
+from locktender.store.protocol.outbox import (
+    Outbox,
+    OutboxAnswer,
+    OutboxEntry,
+    OutboxMove,
+    OutboxRun,
+)
 from locktender.store.protocol.reading import (
     BEGINNING,
     Counts,
@@ -57,6 +65,7 @@ from locktender.store.protocol.reading import (
     Follow,
     Followed,
     LineGroup,
+    OpenRuns,
     QueueEntry,
     QueueLine,
     QueueView,
@@ -64,11 +73,13 @@ from locktender.store.protocol.reading import (
     RunFilter,
     RunsEnded,
 )
-from locktender.store.protocol.submitting import SetLimit, Submit, Submitted, Submitting
+from locktender.store.protocol.submitting import Rejections, SetLimit, Submit, Submitted, Submitting
 from locktender.store.protocol.upkeep import (
     AuditState,
+    BoundCache,
     Discard,
     Discarded,
+    EventReader,
     Prune,
     Pruned,
     References,
@@ -93,6 +104,7 @@ __all__ = [
     "MAX_MAIL",
     "Accept",
     "AuditState",
+    "BoundCache",
     "ChangeNotice",
     "Committed",
     "Counts",
@@ -102,6 +114,7 @@ __all__ = [
     "Elect",
     "EndedTask",
     "EventFilter",
+    "EventReader",
     "EventSent",
     "EventWaiter",
     "Expire",
@@ -120,6 +133,12 @@ __all__ = [
     "Mailing",
     "Naming",
     "OfferNotice",
+    "OpenRuns",
+    "Outbox",
+    "OutboxAnswer",
+    "OutboxEntry",
+    "OutboxMove",
+    "OutboxRun",
     "Provision",
     "ProvisionState",
     "Prune",
@@ -130,6 +149,7 @@ __all__ = [
     "Reading",
     "ReassignLanes",
     "References",
+    "Rejections",
     "RemoveUnused",
     "Renewed",
     "RunFilter",
@@ -157,5 +177,7 @@ __all__ = [
 ]
 
 
-class Store(Submitting, Leading, Working, Naming, Reading, Upkeep, Waiting, Mailing, Protocol):
+class Store(
+    Submitting, Leading, Working, Naming, Reading, Upkeep, Waiting, Mailing, Outbox, Protocol
+):
     """One durable place for runs. Both back ends pass `locktender.testing.conformance`."""

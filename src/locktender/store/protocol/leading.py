@@ -10,11 +10,13 @@ is right for any process: `forget_asked` needs no fence.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from locktender.base.changes import (
     Bucket,
+    CachedResult,
     Commit,
     KeptPlace,
     Linger,
@@ -140,6 +142,8 @@ class ChangeNotice:
     """Workers that accepted offers. It can be read later, unless somebody waits for their answer."""
     queued: tuple[int, ...] = ()
     """Runs that were submitted: their rows can be read without the history."""
+    outbox: bool = False
+    """An application committed a submission: see `Outbox`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +272,10 @@ class Leading(StoreBase, Protocol):
 
     async def overdue(self, limit: int) -> list[RunRow]:
         """Queued runs whose deadline has passed, the longest overdue first."""
+        ...
+
+    async def find_cached(self, keys: Sequence[str]) -> list[CachedResult]:
+        """Results that are kept under these keys, also those whose time has passed."""
         ...
 
     async def commit(self, commit: Commit, *, dry_run: bool = False) -> Committed:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NewType, Protocol
 
-from locktender.base.changes import KeptPlace, TaskRow
+from locktender.base.changes import CachedResult, KeptPlace, TaskRow
 from locktender.base.events import EventRow
 from locktender.base.limits import Limits
 from locktender.base.model import (
@@ -66,6 +66,8 @@ class QueueLine:
     """How many stand before it by rank and age; None: with a fair key, where that is not the order."""
     more: bool = False
     """`ahead` is a bound: there are more than were asked for before it, and behind it."""
+    queued: int | None = None
+    """How many runs are queued in all, by the counters; None: with a fair key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,8 @@ class Follow:
 class Followed:
     cursor: Cursor
     events: list[EventRow]
+    behind: list[Cursor]
+    """For each of `events` the cursor that goes on behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,20 @@ class Counts:
     queued: int
     executing: int
     waiting: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRuns:
+    """How many runs are not over, for metrics: cheap to read however many wait."""
+
+    queued: int
+    executing: int
+    held: int
+    waiting: int
+    active: int
+    """By the counter of the admission ceiling."""
+    oldest_at: int
+    """When the queued run that has waited longest was queued; 0: none is queued."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +197,10 @@ class Reading(StoreBase, Protocol):
         ...
 
     async def logs(self, where: LogFilter) -> list[LogRow]: ...
+    async def log_counts(self, run: int, task: int | None = None) -> dict[tuple[int, int], int]:
+        """(task, token) of each attempt of a run that has logged → how many lines, in all."""
+        ...
+
     async def queue(self, limit: int) -> list[QueueEntry]:
         """Queued runs in their global order (priority, then age)."""
         ...
@@ -191,6 +213,16 @@ class Reading(StoreBase, Protocol):
         """
         ...
 
+    async def cached_results(
+        self, step: str | None = None, flow: str | None = None, limit: int = 1_000
+    ) -> list[CachedResult]:
+        """Results that are kept and not past their time, the newest first, without their values."""
+        ...
+
+    async def cached_result(self, key: str) -> list[CachedResult]:
+        """The one whose key begins so; two, where there are more."""
+        ...
+
     async def workers(self) -> list[WorkerRow]: ...
     async def leader(self) -> str | None:
         """The current leader; None if no leader lease is alive."""
@@ -199,6 +231,7 @@ class Reading(StoreBase, Protocol):
     async def limits(self) -> tuple[Limits, list[LimitRow]]: ...
     async def limit_history(self, limit: int) -> list[LimitChange]: ...
     async def counts(self) -> Counts: ...
+    async def open_runs(self) -> OpenRuns: ...
     async def stale_writes(self) -> int:
         """How many stale writes were refused since the store was opened (`locktender_stale_writes_total`)."""
         ...

@@ -7,7 +7,7 @@ live engines and beside each other. `store.pruning` says why that is safe.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from locktender.base.events import Change
 from locktender.store.protocol.base import StoreBase
@@ -60,6 +60,16 @@ class AuditState:
     batches: int
     """How many batches of runs had been pruned by then."""
     body: bytes
+
+
+class EventReader(NamedTuple):
+    """A named reader of the history, which goes on where it ended."""
+
+    name: str
+    cursor: str
+    """What it means is known to the reader."""
+    at: int
+    """When it came so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +128,17 @@ class RemoveUnused:
     """Changes of limits before this instant go; 0: all stay."""
 
 
+@dataclass(frozen=True, slots=True)
+class BoundCache:
+    """Remove cached results whose time has passed, and the oldest beyond so many of them and so many bytes."""
+
+    term: int
+    most: int = 100_000
+    most_bytes: int = 1 << 30
+    batch: int = 1_000
+    """How many go at a time."""
+
+
 class Upkeep(StoreBase, Protocol):
     async def prune(self, prune: Prune) -> Pruned: ...
     async def thin(self, thin: Thin) -> bool:
@@ -133,6 +154,18 @@ class Upkeep(StoreBase, Protocol):
         """It replaces the last one: of two audits at a time either may be kept."""
         ...
 
+    async def event_readers(self) -> list[EventReader]:
+        """The named readers of the history, by name."""
+        ...
+
+    async def keep_event_reader(self, reader: EventReader) -> None:
+        """How far it has come. Of two processes of one name either may be kept."""
+        ...
+
+    async def forget_event_reader(self, name: str) -> bool:
+        """Whether there was one."""
+        ...
+
     async def references(self, after: int, limit: int) -> References: ...
     async def stored_content(self, put_before: int, after: str, limit: int) -> StoredContent:
         """The next names in their order, at most `limit` of graphs and of blobs."""
@@ -141,4 +174,8 @@ class Upkeep(StoreBase, Protocol):
     async def discard(self, discard: Discard) -> Discarded: ...
     async def remove_unused(self, remove: RemoveUnused) -> int:
         """The lane to continue after; 0 when all are done. `StoreBusy` where submissions never pause."""
+        ...
+
+    async def bound_cache(self, bound: BoundCache) -> bool:
+        """Whether there may be more to remove."""
         ...

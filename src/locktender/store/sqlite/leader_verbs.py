@@ -38,6 +38,7 @@ from locktender.store.protocol import (
     ProvisionState,
 )
 from locktender.store.sqlite.mailing import write_mail
+from locktender.store.sqlite.result_cache import write_cache
 from locktender.store.sqlite.session import SqliteSession, listed, record
 from locktender.store.worker_changes import held
 
@@ -100,6 +101,8 @@ def commit(tx: SqliteSession, commit: Commit) -> Committed:
     _write_runs(tx, commit, now)
     if commit.waits_opened or commit.waits_over or commit.mail_taken:
         write_mail(tx, commit)
+    if commit.cache_stored or commit.cache_cleared:
+        write_cache(tx, commit)
     if commit.node_inputs:
         tx.each("node_input_add", commit.node_inputs)
     if commit.buckets:

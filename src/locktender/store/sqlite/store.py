@@ -19,14 +19,12 @@ from typing import TypeVar
 from locktender.base.changes import Commit, Order, TaskRow
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.errors import StoreError
-from locktender.base.events import Change, EventRow
+from locktender.base.events import EventRow
 from locktender.base.limits import Limits
 from locktender.base.model import (
     HeldUp,
     LimitChange,
     LimitRow,
-    LogFilter,
-    LogRow,
     Request,
     RunRow,
     WorkerLife,
@@ -35,12 +33,9 @@ from locktender.base.model import (
 from locktender.store.forking import check_process
 from locktender.store.protocol import (
     Accept,
-    AuditState,
     ChangeNotice,
     Committed,
     Counts,
-    Discard,
-    Discarded,
     Elect,
     EventFilter,
     Expire,
@@ -55,14 +50,13 @@ from locktender.store.protocol import (
     Leadership,
     Lost,
     OfferNotice,
+    OpenRuns,
     Provision,
     ProvisionState,
-    Prune,
-    Pruned,
     QueueEntry,
     QueueView,
     ReassignLanes,
-    References,
+    Rejections,
     RemoveUnused,
     Renewed,
     RunFilter,
@@ -71,17 +65,14 @@ from locktender.store.protocol import (
     Snapshot,
     Started,
     Store,
-    StoredContent,
     Submit,
     Submitted,
-    Thin,
     Withdraw,
 )
 from locktender.store.sqlite import (
     client_verbs,
     faults,
     leader_verbs,
-    pruning,
     reads,
     recovery,
     worker_verbs,
@@ -91,6 +82,9 @@ from locktender.store.sqlite.companions import create_database
 from locktender.store.sqlite.mailing import SqliteMailing
 from locktender.store.sqlite.named_flows import SqliteNaming
 from locktender.store.sqlite.opening import OpenFile
+from locktender.store.sqlite.outbox import SqliteOutbox
+from locktender.store.sqlite.pruning import SqliteUpkeep
+from locktender.store.sqlite.result_cache import SqliteResultCache
 from locktender.store.sqlite.session import SqliteSession, resolved
 from locktender.store.sqlite.wake import SqliteWaiting
 from locktender.store.sqlite.write_lock import held_up
@@ -101,7 +95,9 @@ BUSY_TIMEOUT_US = 5 * SECOND
 POLL_SECONDS = 0.05
 
 
-class SqliteStore(SqliteNaming, SqliteWaiting, SqliteMailing, Store):
+class SqliteStore(
+    SqliteUpkeep, SqliteResultCache, SqliteNaming, SqliteWaiting, SqliteMailing, SqliteOutbox, Store
+):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
 
     def __init__(
@@ -120,6 +116,7 @@ class SqliteStore(SqliteNaming, SqliteWaiting, SqliteMailing, Store):
         self._state: OpenFile | None = None
         self._blobs = Blobs(self.path, self._clock)
         self._stale = 0
+        self.rejections: Rejections = Rejections()
         self._workers_seen: tuple[str, int] = "", -1
         self._looked_at = 0
         self._waited_to: dict[str, int] = {}
@@ -188,7 +185,7 @@ class SqliteStore(SqliteNaming, SqliteWaiting, SqliteMailing, Store):
     # -- clients
 
     async def submit(self, submit: Submit) -> list[Submitted]:
-        return await self._write(lambda tx: client_verbs.submit(tx, submit))
+        return self.rejections.count(await self._write(lambda tx: client_verbs.submit(tx, submit)))
 
     async def retry(self, run_ids: list[str], again: Sequence[int] = ()) -> list[Submitted]:
         return await self._write(lambda tx: client_verbs.retry(tx, run_ids, again))
@@ -289,9 +286,6 @@ class SqliteStore(SqliteNaming, SqliteWaiting, SqliteMailing, Store):
         self._stale += len(stale)
         return stale
 
-    async def keep_logs(self, rows: list[LogRow]) -> None:
-        await self._write(lambda tx: tx.each("log_add", rows))
-
     # -- values
 
     async def put_blob(self, data: bytes) -> str:
@@ -326,9 +320,6 @@ class SqliteStore(SqliteNaming, SqliteWaiting, SqliteMailing, Store):
     async def held_up(self) -> HeldUp:
         return held_up(self.path)
 
-    async def logs(self, where: LogFilter) -> list[LogRow]:
-        return await self._look(lambda tx: reads.logs(tx, where))
-
     async def queue(self, limit: int) -> list[QueueEntry]:
         return await self._look(lambda tx: reads.queue(tx, limit))
 
@@ -351,6 +342,9 @@ class SqliteStore(SqliteNaming, SqliteWaiting, SqliteMailing, Store):
     async def counts(self) -> Counts:
         return await self._look(reads.counts)
 
+    async def open_runs(self) -> OpenRuns:
+        return await self._look(reads.open_runs)
+
     async def stale_writes(self) -> int:
         return self._stale
 
@@ -364,36 +358,6 @@ class SqliteStore(SqliteNaming, SqliteWaiting, SqliteMailing, Store):
 
     async def provisioned(self) -> ProvisionState:
         return await self._look(leader_verbs.provisioned)
-
-    # -- upkeep
-
-    async def prune(self, prune: Prune) -> Pruned:
-        return await self._write(lambda tx: pruning.prune(tx, prune))
-
-    async def thin(self, thin: Thin) -> bool:
-        return await self._write(lambda tx: pruning.thin(tx, thin))
-
-    async def remark(self, change: Change) -> int:
-        return await self._write(lambda tx: pruning.remark(tx, change))
-
-    async def audit_state(self) -> AuditState | None:
-        return await self._look(pruning.audit_state)
-
-    async def keep_audit_state(self, state: AuditState) -> None:
-        await self._write(lambda tx: pruning.keep_audit_state(tx, state))
-
-    async def references(self, after: int, limit: int) -> References:
-        return await self._look(lambda tx: pruning.references(tx, after, limit))
-
-    async def stored_content(self, put_before: int, after: str, limit: int) -> StoredContent:
-        return await self._look(
-            lambda tx: pruning.stored_content(tx, self._blobs, put_before, after, limit)
-        )
-
-    async def discard(self, discard: Discard) -> Discarded:
-        graphs = await self._write(lambda tx: pruning.discard_graphs(tx, discard))
-        blobs = await self._look(lambda _: pruning.discard_blobs(self._blobs, discard))
-        return Discarded(graphs, blobs)
 
     # -- waking
 

@@ -16,6 +16,7 @@ as the protocol can tell. Time moves only by `world.clock`.
 """
 
 from locktender.testing.conformance.admission import TestCeilings, TestKeys, TestRetrying
+from locktender.testing.conformance.caching import TestCaching
 from locktender.testing.conformance.committing import TestCommitting
 from locktender.testing.conformance.key_lines import TestBoundedKeys, TestThrottles
 from locktender.testing.conformance.leading import TestHolding, TestLeading, TestProvisioning
@@ -35,6 +36,7 @@ __all__ = [
     "SceneLeader",
     "StoreScene",
     "TestBoundedKeys",
+    "TestCaching",
     "TestCeilings",
     "TestCommitting",
     "TestGathering",

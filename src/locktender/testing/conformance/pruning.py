@@ -19,6 +19,7 @@ from locktender.store.protocol import (
     AuditState,
     Discard,
     Discarded,
+    EventReader,
     Gather,
     Prune,
     Pruned,
@@ -263,6 +264,20 @@ class TestPruning:
             await store.keep_audit_state(state)
             await store.keep_audit_state(state)
             assert await (await world.open()).audit_state() == state
+
+    async def test_each_reader_of_the_history_has_a_cursor(self, world: StoreScene) -> None:
+        store = await world.open()
+        assert await store.event_readers() == []
+        for reader in (
+            EventReader("b", "x", 1),
+            EventReader("a", "y", 2),
+            EventReader("b", "z", 3),
+        ):
+            await store.keep_event_reader(reader)
+        kept = await (await world.open()).event_readers()
+        assert kept == [EventReader("a", "y", 2), EventReader("b", "z", 3)]
+        assert await store.forget_event_reader("a")
+        assert not await store.forget_event_reader("a")
 
 
 class TestSweeping:

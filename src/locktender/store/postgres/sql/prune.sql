@@ -112,6 +112,19 @@ DELETE FROM locktender.graph WHERE hash = ANY($1::text[])
     AND NOT EXISTS (SELECT 1 FROM locktender.run r WHERE r.seq > $2 AND r.graph = graph.hash)
 RETURNING hash
 
+-- name: event_readers
+-- Who reads the history, and how far each has come.
+SELECT name, cursor, at FROM locktender.event_reader ORDER BY name
+
+-- name: event_reader_put
+-- How far a reader has come.
+INSERT INTO locktender.event_reader (name, cursor, at) VALUES ($1, $2, $3)
+ON CONFLICT (name) DO UPDATE SET cursor = excluded.cursor, at = excluded.at
+
+-- name: event_reader_remove
+-- A reader that is not to be remembered.
+DELETE FROM locktender.event_reader WHERE name = $1 RETURNING name
+
 -- name: audit_state
 -- Where the last audit ended.
 SELECT seq, at, version, batches, body FROM locktender.audit_state

@@ -244,6 +244,22 @@ CREATE TABLE event_key (
     secret BLOB NOT NULL
 );
 
+-- Results of steps that are kept for tasks with the same key. Only the leader writes them.
+CREATE TABLE cached_result (
+    key TEXT PRIMARY KEY,
+    step TEXT NOT NULL,
+    flow TEXT NOT NULL,
+    scope TEXT NOT NULL,
+    task INTEGER NOT NULL,
+    made_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    output BLOB NOT NULL
+);
+
+CREATE INDEX cached_result_end ON cached_result (expires_at);
+CREATE INDEX cached_result_age ON cached_result (made_at, size);
+
 -- The last starts under each throttle of submissions, as a JSON array of instants, until they bound nobody.
 CREATE TABLE throttle (
     name TEXT PRIMARY KEY,
@@ -265,6 +281,19 @@ CREATE TABLE request (
     taken INTEGER NOT NULL DEFAULT 0,  -- how many leaders began to carry it out
     body BLOB NOT NULL
 );
+
+-- Runs that applications submitted inside their own transactions (PostgreSQL), where a store was copied from there.
+CREATE TABLE outbox (
+    id TEXT PRIMARY KEY,
+    n INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    answer BLOB,
+    answered_at INTEGER
+) WITHOUT ROWID;
+
+CREATE INDEX outbox_open ON outbox (n) WHERE answer IS NULL;
+CREATE INDEX outbox_answered ON outbox (answered_at) WHERE answer IS NOT NULL;
 
 -- What workers announced of their flows, for submissions by name. It stays when they are gone.
 CREATE TABLE flow (
@@ -350,12 +379,21 @@ CREATE TABLE audit_state (
     body BLOB NOT NULL
 );
 
--- What bodies logged: one row per attempt that logged anything, written by its worker before its end.
+-- How far each named reader of the history has come.
+CREATE TABLE event_reader (
+    name TEXT PRIMARY KEY,
+    cursor TEXT NOT NULL,
+    at INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- What bodies logged: one row per attempt that logged anything, written by its worker while it runs and before
+-- its end. `lines`: how many it has logged in all, also those that were dropped.
 CREATE TABLE log (
     task INTEGER NOT NULL,
     token INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
     body BLOB NOT NULL,
+    lines INTEGER NOT NULL,
     PRIMARY KEY (task, token)
 );
 

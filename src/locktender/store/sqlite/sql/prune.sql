@@ -110,6 +110,19 @@ SELECT hash FROM graph WHERE hash > ? ORDER BY hash LIMIT ?
 DELETE FROM graph WHERE hash IN (SELECT value FROM json_each(?1))
     AND hash NOT IN (SELECT graph FROM run WHERE seq > ?2)
 
+-- name: event_readers
+-- Who reads the history, and how far each has come.
+SELECT name, cursor, at FROM event_reader ORDER BY name
+
+-- name: event_reader_put
+-- How far a reader has come.
+INSERT INTO event_reader (name, cursor, at) VALUES (?1, ?2, ?3)
+ON CONFLICT (name) DO UPDATE SET cursor = excluded.cursor, at = excluded.at
+
+-- name: event_reader_remove
+-- A reader that is not to be remembered.
+DELETE FROM event_reader WHERE name = ?
+
 -- name: audit_state
 -- Where the last audit ended.
 SELECT seq, at, version, batches, body FROM audit_state

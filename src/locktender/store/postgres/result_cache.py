@@ -1,0 +1,53 @@
+"""Cached results: the leader looks them up, stores and clears them; anyone may list them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from locktender.base.changes import CachedResult, Commit
+from locktender.store.decode import cached_results
+from locktender.store.postgres.composed_sql import columns
+from locktender.store.postgres.session import PostgresSession, Row
+
+T = TypeVar("T")
+
+
+class PostgresResultCache:
+    """A part of `PostgresStore`."""
+
+    async def _read(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+        raise NotImplementedError
+
+    async def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+        raise NotImplementedError
+
+    async def find_cached(self, keys: Sequence[str]) -> list[CachedResult]:
+        rows = await self._read(lambda tx: tx.all("cached_find", list(keys)))
+        return cached_results(rows)
+
+    async def cached_results(
+        self, step: str | None = None, flow: str | None = None, limit: int = 1_000
+    ) -> list[CachedResult]:
+        async def verb(tx: PostgresSession) -> list[Row]:
+            [now] = await tx.row("now")
+            return await tx.all("cached_list", step, flow, now, limit)
+
+        return cached_results(await self._look(verb))
+
+    async def cached_result(self, key: str) -> list[CachedResult]:
+        async def verb(tx: PostgresSession) -> list[Row]:
+            [now] = await tx.row("now")
+            return await tx.all("cached_get", key, now)
+
+        return cached_results(await self._look(verb))
+
+
+def cache_parts(commit: Commit) -> list[tuple[str, list[Any]]]:
+    """Of a leader's commit. Results are never cleared and stored in one commit."""
+    found: list[tuple[str, list[Any]]] = []
+    if commit.cache_cleared:
+        found.append(("cached_clear", columns(commit.cache_cleared, 2)))
+    if commit.cache_stored:
+        found.append(("cached_add", columns(sorted(commit.cache_stored), 9)))
+    return found
