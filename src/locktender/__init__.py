@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from locktender.flows.handles import as_handle, not_
     from locktender.flows.steps import AsyncStep, Fatal, Retry, Step, step
     from locktender.flows.waits import sleep, sleep_until, wait_event
-    from locktender.observe.why import Why
+    from locktender.observe.answer import Why
     from locktender.provision.protocol import Capacity, Provisioned, Provisioner
     from locktender.worker.executors.current import Current, current
 

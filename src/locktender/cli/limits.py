@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich.markup import escape
 
+from locktender.cli.blame import cost
 from locktender.cli.context import Context, Expected, command, group
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def register(app: typer.Typer) -> None:
     command(noun, "pause")(pause)
     command(noun, "resume")(resume)
     command(noun, "history")(history)
+    command(noun, "cost")(cost)
 
 
 def list_(shell: Context) -> None:

@@ -62,6 +62,7 @@ WORDS = {
     "mailing": ("send", "waiting"),
     "workers": ("workers",),
     "why": ("why",),
+    "blame": ("blame",),
     "events": ("events",),
     "audit": ("audit",),
     "db": ("db",),

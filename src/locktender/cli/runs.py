@@ -88,10 +88,14 @@ def show(
     shell: Context,
     run: RunName,
     tasks: Annotated[
-        bool, typer.Option("--tasks", help="Every task, too.", show_default=False, metavar="")
+        bool, typer.Option("--tasks", help="The tasks, too.", show_default=False, metavar="")
     ] = False,
+    limit: Annotated[
+        str, typer.Option("--limit", "-n", metavar="N", help="How many tasks at most.")
+    ] = "1000",
 ) -> None:
     """One run: its steps, what it waits for, its result or its error."""
+    from locktender.cli import arguments
     from locktender.cli.run_view import Watcher
 
     with shell.connect() as client:
@@ -121,7 +125,10 @@ def show(
     shell.say(f"[dim]id {info.id}[/]")
     _show_end(shell, info, result)
     if several:
-        _show_tasks(shell, several)
+        most = arguments.whole(limit, "limit") or 0
+        _show_tasks(shell, several[:most])
+        if len(several) > most:
+            shell.note(f"These are the first {most:,} of {len(several):,} tasks: --limit N")
 
 
 def _result(run: Any, info: RunInfo) -> Any:
@@ -137,7 +144,7 @@ def _show_end(shell: Context, info: RunInfo, result: Any) -> None:
 
     if info.error is not None:
         at = f" at step {shown(info.error.node)}" if info.error.node else ""
-        shell.say(f"[bold red]error[/]{at}: {shown(info.error.type)}: {shown(info.error.message)}")
+        shell.say(f"[bold red]error[/]{at}: {shown(info.error.text())}")
         if trace := theirs(info.error.traceback):
             shell.out.print(shown(trace.rstrip()), style="dim", soft_wrap=True)
         shell.say(f"[dim]Try again, finished steps kept: locktender runs retry {info.id[:12]}[/]")

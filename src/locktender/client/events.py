@@ -35,8 +35,8 @@ class AsyncEvents:
         match    only waits whose own `match` agrees in each of these values; default None: all
         id       a second event of the same topic and id changes nothing; default one of its own
 
-        It also reaches runs that were submitted before it and begin to wait within 7 days. Returns
-        whether it is new. To one run: `run.send`.
+        It also reaches runs that were submitted before it and begin to wait within `topic_retention` (7 days).
+        Returns whether it is new. To one run: `run.send`.
         """
         self._core.guard.check()
         return await send_to_topic(self._core, topic, payload, match, id)
@@ -118,8 +118,8 @@ class SyncEvents:
         match    only waits whose own `match` agrees in each of these values; default None: all
         id       a second event of the same topic and id changes nothing; default one of its own
 
-        It also reaches runs that were submitted before it and begin to wait within 7 days. Returns
-        whether it is new. To one run: `run.send`.
+        It also reaches runs that were submitted before it and begin to wait within `topic_retention` (7 days).
+        Returns whether it is new. To one run: `run.send`.
         """
         return self._bridge.call(self._events.send(topic, payload, match=match, id=id))
 

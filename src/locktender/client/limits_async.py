@@ -24,6 +24,7 @@ from locktender.base.names import UNLIMITED
 from locktender.base.tracebacks import public
 from locktender.client.core import Core
 from locktender.client.views import LimitChangeInfo, LimitInfo, instant
+from locktender.observe.holders import LimitCost, limit_costs
 from locktender.store.protocol import SetLimit
 
 FIXED = ("max_concurrent_runs", "max_active", "fair")
@@ -34,6 +35,7 @@ ENGINE = {
     "max_waiting": "max_waiting",
     "placement": "placement",
     "strict_pools": "strict_pools",
+    "topic_retention": "topic_retention_us",
 }
 """Settings of the engine → the name they are stored under."""
 _ENGINE_NAMES = {stored: shown for shown, stored in ENGINE.items()}
@@ -86,6 +88,8 @@ def rule_text(kind: str, rule: bytes | None, stored: str = "") -> str | None:
             return "paused" + (f" by {rule_.by}" if rule_.by else "")
         case _ if stored == "age_boost_us":
             return spoken(body["value"]) if body["value"] else "off"
+        case _ if stored == "topic_retention_us":
+            return spoken(body["value"])
         case _ if stored == "max_waiting":
             return _bound(body["value"])
         case _:
@@ -127,6 +131,8 @@ def _shown(row: LimitRow, rule: bytes | None) -> str | None:
 def _default(defaults: Limits, shown: str) -> str:
     if shown == "age_boost":
         return "off"
+    if shown == "topic_retention":
+        return spoken(defaults.topic_retention_us)
     found: object = getattr(defaults, shown)
     return f"{found:,}" if isinstance(found, int) and not isinstance(found, bool) else str(found)
 
@@ -274,9 +280,9 @@ class AsyncLimits:
         """Sets a limit by its name, as `locktender limits set` does.
 
         name   `max_concurrent_runs`, `max_active`, `fair`, `age_boost`, `max_bypass`,
-               `max_starts_per_cycle`, `max_waiting`, `placement`, `strict_pools`, or the rule of a tag with a `=`:
-               `tenant=acme`, `tenant=*`
-        value  a number, -1 is unlimited; for `fair` a tag, for `age_boost` a duration
+               `max_starts_per_cycle`, `max_waiting`, `placement`, `strict_pools`, `topic_retention`, or the
+               rule of a tag with a `=`: `tenant=acme`, `tenant=*`
+        value  a number, -1 is unlimited; for `fair` a tag, for `age_boost` and `topic_retention` a duration
         expected  of a number of runs: only if it is this now, else `LimitChanged`; default None
         """
         self._core.guard.check()
@@ -289,6 +295,9 @@ class AsyncLimits:
         elif name == "age_boost":
             boost = names.age_boost(microseconds(_duration(value), "age_boost", minimum=0))
             await self._put("engine", "age_boost_us", {"value": boost})
+        elif name == "topic_retention":
+            kept = microseconds(_duration(value), "topic_retention")
+            await self._put("engine", "topic_retention_us", {"value": kept})
         elif name in ENGINE:
             await self._put("engine", ENGINE[name], {"value": value})
         else:
@@ -328,6 +337,11 @@ class AsyncLimits:
             )
             for change in await self._core.store.limit_history(most)
         ]
+
+    async def cost(self, last: Duration = "24h") -> list[LimitCost]:
+        """What each limit cost in waiting, of waits that were over within `last`; the most expensive first."""
+        self._core.guard.check()
+        return await limit_costs(self._core.store, microseconds(last, "last"))
 
     async def list(self) -> LimitInfos:
         """Every limit in force except pools; one that was never set shows its default."""

@@ -26,6 +26,7 @@ from locktender.client.views import (
     WorkerInfo,
 )
 from locktender.client.workers import AsyncWorkers
+from locktender.observe.holders import LimitCost
 
 Ids = str | Run[Any] | Iterable[str | Run[Any]]
 RunIds = list[str]
@@ -383,9 +384,9 @@ class SyncLimits:
         """Sets a limit by its name, as `locktender limits set` does.
 
         name   `max_concurrent_runs`, `max_active`, `fair`, `age_boost`, `max_bypass`,
-               `max_starts_per_cycle`, `max_waiting`, `placement`, `strict_pools`, or the rule of a tag with a `=`:
-               `tenant=acme`, `tenant=*`
-        value  a number, -1 is unlimited; for `fair` a tag, for `age_boost` a duration
+               `max_starts_per_cycle`, `max_waiting`, `placement`, `strict_pools`, `topic_retention`, or the
+               rule of a tag with a `=`: `tenant=acme`, `tenant=*`
+        value  a number, -1 is unlimited; for `fair` a tag, for `age_boost` and `topic_retention` a duration
         expected  of a number of runs: only if it is this now, else `LimitChanged`; default None
         """
         self._bridge.call(self._limits.set(name, value, expected=expected))
@@ -405,6 +406,10 @@ class SyncLimits:
     def history(self, limit: int = 100) -> list[LimitChangeInfo]:
         """Changes of limits and pools, newest first. `limit`: 1 to 100,000; default 100."""
         return self._bridge.call(self._limits.history(limit))
+
+    def cost(self, last: Duration = "24h") -> list[LimitCost]:
+        """What each limit cost in waiting, of waits that were over within `last`; the most expensive first."""
+        return self._bridge.call(self._limits.cost(last))
 
     def list(self) -> LimitInfos:
         """Every limit in force except pools; one that was never set shows its default."""

@@ -19,6 +19,7 @@ from locktender.client.retrying import retry_runs
 from locktender.client.views import EventInfo, LogInfo, Requested, RunInfo, TaskInfo
 
 if TYPE_CHECKING:
+    from locktender.observe.blame import Blame
     from locktender.observe.why import Why
 
 T_co = TypeVar("T_co", covariant=True)
@@ -97,6 +98,13 @@ class AsyncRun(Generic[T_co]):
         else:
             why = await explain_run(store, row.id, self._core.settings.labels)
         return await with_sessions(store, why)
+
+    async def blame(self) -> Blame:
+        """What its time went into: own work, each gate, hand-off; they add up to its wall time."""
+        from locktender.observe.blame import blame_run
+
+        self._core.guard.check()
+        return await blame_run(self._core.store, self._id)
 
     async def cancel(self, reason: str = "", *, force: bool = False) -> Requested:
         """Asks for the run to end *cancelled*; `wait()` returns when it has.
@@ -251,6 +259,10 @@ class Run(Generic[T_co]):
     def why(self) -> Why:
         """Explains what the run waits for now, and for how long; `print` shows it as text."""
         return self._bridge.call(self._run.why())
+
+    def blame(self) -> Blame:
+        """What its time went into: own work, each gate, hand-off; they add up to its wall time."""
+        return self._bridge.call(self._run.blame())
 
     def cancel(self, reason: str = "", *, force: bool = False) -> Requested:
         """Asks for the run to end *cancelled*; `wait()` returns when it has.

@@ -11,7 +11,6 @@ import msgspec
 
 from locktender.base import names
 from locktender.base.changes import TaskRow
-from locktender.base.durations import spoken
 from locktender.base.errors import NotFound
 from locktender.base.events import Event, unpack
 from locktender.base.graph import Node, is_cached, read_graph
@@ -25,7 +24,7 @@ from locktender.base.model import (
     Stubborn,
     decode_log,
 )
-from locktender.base.states import TERMINAL_RUNS, TaskState
+from locktender.base.states import EXECUTING_RUNS, TERMINAL_RUNS, TaskState
 from locktender.client.core import Core
 from locktender.client.results import failure_of
 from locktender.client.views import (
@@ -37,11 +36,14 @@ from locktender.client.views import (
     instant,
     moment,
 )
+from locktender.observe.slot_events import SlotChange, lane_changes, renewals, slot_events
+from locktender.observe.waits import waits_of
 from locktender.store.decode import shown_task
 from locktender.store.protocol import EventFilter, Store
 
 _held = msgspec.json.Decoder(dict[str, int]).decode
 _STATES = frozenset(TaskState)
+_NOT_BEGUN = frozenset({TaskState.REQUESTED, TaskState.SCHEDULED})
 PAGE = 10_000
 
 
@@ -69,10 +71,9 @@ async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
     row = await core.row(run_id)
     nodes = await nodes_of(core.store, row.graph)
     rows = [shown_task(task) for task in await core.store.tasks(row.seq)]
-    waits = _Waits()
-    if any(task.state == TaskState.REQUESTED for task in rows):
-        waits = _Waits(await _history(core, row.seq), rows)
-    now = await core.store.now()
+    reasons: dict[int, str] = {}
+    if row.state in EXECUTING_RUNS and any(task.state in _NOT_BEGUN for task in rows):
+        reasons = await waits_of(core.store, row.seq)
     progress_of: dict[int, Progress] = {}
     stubborn_of: dict[int, Stubborn] = {}
     if any(task.state == TaskState.RUNNING for task in rows):
@@ -80,7 +81,7 @@ async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
         progress_of = {each.token: each for worker in workers for each in worker.progress}
         stubborn_of = {each.token: each for worker in workers for each in worker.stubborn}
     return [
-        _task(task, node_of(nodes, task), waits.reason(task, now), progress_of, stubborn_of)
+        _task(task, node_of(nodes, task), reasons.get(task.id), progress_of, stubborn_of)
         for task in rows
     ]
 
@@ -89,7 +90,11 @@ async def events(core: Core, run_id: str) -> list[EventInfo]:
     row = await core.row(run_id)
     nodes = await nodes_of(core.store, row.graph)
     where = {task.id: shown_task(task) for task in await core.store.tasks(row.seq)}
-    return [_event(event, nodes, where) for event in await _history(core, row.seq)]
+    history = await _history(core, row.seq)
+    found = list(slot_events(history, await lane_changes(core.store, history)))
+    if any(change == "claimed" for _, change in found) and row.state not in TERMINAL_RUNS:
+        found += list(renewals(found, await core.store.lives()))
+    return [_event(event, nodes, where, change) for event, change in found]
 
 
 async def _history(core: Core, run: int) -> list[Event]:
@@ -101,28 +106,6 @@ async def _history(core: Core, run: int) -> list[Event]:
         if len(rows) < PAGE:
             break
     return found
-
-
-class _Waits:
-    """What the leader found waiting tasks at: one task per lane; others of its step have the same reason."""
-
-    def __init__(
-        self, history: list[Event] | None = None, rows: list[TaskRow] | None = None
-    ) -> None:
-        self._by_task: dict[int, str] = {}
-        self._by_node: dict[int, str] = {}
-        node_of = {task.id: task.node for task in rows or ()}
-        for event in history or ():
-            if event.subject == "wait":
-                self._by_task[event.task] = event.after
-                self._by_node[node_of.get(event.task, -1)] = event.after
-
-    def reason(self, task: TaskRow, now: int) -> str | None:
-        if task.state != TaskState.REQUESTED:
-            return None
-        if task.not_before > now:
-            return f"back-off: {spoken(task.not_before - now)} to go"
-        return self._by_task.get(task.id) or self._by_node.get(task.node)
 
 
 def _task(
@@ -160,7 +143,9 @@ def _task(
     )
 
 
-def _event(event: Event, nodes: tuple[Node, ...], where: dict[int, TaskRow]) -> EventInfo:
+def _event(
+    event: Event, nodes: tuple[Node, ...], where: dict[int, TaskRow], slot: SlotChange | None
+) -> EventInfo:
     task = where.get(event.task)
     return EventInfo(
         seq=event.seq,
@@ -173,6 +158,7 @@ def _event(event: Event, nodes: tuple[Node, ...], where: dict[int, TaskRow]) -> 
         before=event.before,
         after=event.after,
         data=event.data,
+        slot=slot,
     )
 
 

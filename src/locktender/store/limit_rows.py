@@ -26,7 +26,7 @@ from locktender.base.limits import (
     tag_rule,
 )
 from locktender.base.model import LimitRow
-from locktender.base.names import UNLIMITED, age_boost, count, did_you_mean, limit
+from locktender.base.names import MAX_NUMBER, UNLIMITED, age_boost, count, did_you_mean, limit
 from locktender.store.admission import capped
 from locktender.store.protocol import SetLimit
 
@@ -70,6 +70,7 @@ _KNOBS: dict[str, type] = {
     "max_waiting": int,
     "placement": str,
     "strict_pools": bool,
+    "topic_retention_us": int,
 }
 
 
@@ -329,7 +330,9 @@ def _knob(name: str, knob: Knob) -> Knob:
     if name == "max_waiting":
         limit(value, name, zero_hint="Use -1 for unlimited.")
     elif wanted is int:
-        count(value, name, minimum=1 if name == "max_starts_per_cycle" else 0)
+        least = 1 if name in ("max_starts_per_cycle", "topic_retention_us") else 0
+        most = MAX_MICROSECONDS if name == "topic_retention_us" else MAX_NUMBER
+        count(value, name, minimum=least, maximum=most)
     elif not isinstance(value, wanted):
         raise InvalidInput(f"{name} must be {wanted.__name__}.", field=name, got=value)
     elif name == "placement" and value not in get_args(Placement):

@@ -12,7 +12,9 @@ from locktender.base.model import LogFilter, LogRow
 from locktender.store.history import CLIENT
 from locktender.store.protocol import (
     AuditState,
+    BoundCache,
     Discard,
+    Discarded,
     EventReader,
     Prune,
     Pruned,
@@ -28,57 +30,11 @@ from locktender.store.pruning import (
     pruned_change,
     stored_names,
 )
+from locktender.store.sqlite import recovery
 from locktender.store.sqlite.blobs import Blobs
 from locktender.store.sqlite.session import SqliteSession, listed, record
 
 T = TypeVar("T")
-
-
-class SqliteUpkeep:
-    """A part of `SqliteStore`: what is kept beside the runs, and removed with them."""
-
-    async def _write(self, verb: Callable[[SqliteSession], T]) -> T:
-        raise NotImplementedError
-
-    async def _look(self, verb: Callable[[SqliteSession], T]) -> T:
-        raise NotImplementedError
-
-    async def prune(self, prune: Prune) -> Pruned:
-        return await self._write(lambda tx: _prune(tx, prune))
-
-    async def thin(self, thin: Thin) -> bool:
-        return await self._write(lambda tx: _thin(tx, thin))
-
-    async def remark(self, change: Change) -> int:
-        return await self._write(lambda tx: _remark(tx, change))
-
-    async def audit_state(self) -> AuditState | None:
-        row = await self._look(lambda tx: tx.one("audit_state"))
-        return None if row is None else AuditState(*row)
-
-    async def keep_audit_state(self, state: AuditState) -> None:
-        await self._write(lambda tx: tx.run("audit_state_put", *astuple(state)))
-
-    async def event_readers(self) -> list[EventReader]:
-        rows = await self._look(lambda tx: tx.all("event_readers"))
-        return [EventReader._make(row) for row in rows]
-
-    async def keep_event_reader(self, reader: EventReader) -> None:
-        await self._write(lambda tx: tx.run("event_reader_put", *reader))
-
-    async def forget_event_reader(self, name: str) -> bool:
-        return await self._write(lambda tx: tx.run("event_reader_remove", name) > 0)
-
-    async def keep_logs(self, rows: list[LogRow]) -> None:
-        await self._write(lambda tx: tx.each("log_add", rows))
-
-    async def logs(self, where: LogFilter) -> list[LogRow]:
-        given = where.run, where.task, *where.after, where.limit
-        return [LogRow(*row) for row in await self._look(lambda tx: tx.all("logs_list", *given))]
-
-    async def log_counts(self, run: int, task: int | None = None) -> dict[tuple[int, int], int]:
-        rows = await self._look(lambda tx: tx.all("log_counts", run, task))
-        return {(task, token): lines for task, token, lines in rows}
 
 
 def _prune(tx: SqliteSession, prune: Prune) -> Pruned:
@@ -108,6 +64,19 @@ def _thin(tx: SqliteSession, thin: Thin) -> bool:
 
 def _remark(tx: SqliteSession, change: Change) -> int:
     return record(tx, tx.now(), CLIENT, [(HISTORY, [change])])
+
+
+def _audit_state(tx: SqliteSession) -> AuditState | None:
+    row = tx.one("audit_state")
+    return None if row is None else AuditState(*row)
+
+
+def _keep_audit_state(tx: SqliteSession, state: AuditState) -> None:
+    tx.run("audit_state_put", *astuple(state))
+
+
+def _event_readers(tx: SqliteSession) -> list[EventReader]:
+    return [EventReader._make(row) for row in tx.all("event_readers")]
 
 
 def references(tx: SqliteSession, after: int, limit: int) -> References:
@@ -140,3 +109,66 @@ def discard_graphs(tx: SqliteSession, discard: Discard) -> int:
 
 def discard_blobs(blobs: Blobs, discard: Discard) -> int:
     return sum(blobs.remove(each, discard.put_before) for each in discard.blobs)
+
+
+class SqliteUpkeep:
+    """A part of `SqliteStore`."""
+
+    _blobs: Blobs
+
+    async def _write(self, verb: Callable[[SqliteSession], T]) -> T:
+        raise NotImplementedError
+
+    async def _look(self, verb: Callable[[SqliteSession], T]) -> T:
+        raise NotImplementedError
+
+    async def bound_cache(self, bound: BoundCache) -> bool:
+        return await self._write(lambda tx: recovery.bound_cache(tx, bound))
+
+    async def prune(self, prune: Prune) -> Pruned:
+        return await self._write(lambda tx: _prune(tx, prune))
+
+    async def thin(self, thin: Thin) -> bool:
+        return await self._write(lambda tx: _thin(tx, thin))
+
+    async def remark(self, change: Change) -> int:
+        return await self._write(lambda tx: _remark(tx, change))
+
+    async def audit_state(self) -> AuditState | None:
+        return await self._look(_audit_state)
+
+    async def event_readers(self) -> list[EventReader]:
+        return await self._look(_event_readers)
+
+    async def keep_event_reader(self, reader: EventReader) -> None:
+        await self._write(lambda tx: tx.run("event_reader_put", *reader))
+
+    async def forget_event_reader(self, name: str) -> bool:
+        return await self._write(lambda tx: tx.run("event_reader_remove", name) > 0)
+
+    async def keep_audit_state(self, state: AuditState) -> None:
+        await self._write(lambda tx: _keep_audit_state(tx, state))
+
+    async def keep_logs(self, rows: list[LogRow]) -> None:
+        await self._write(lambda tx: tx.each("log_add", rows))
+
+    async def logs(self, where: LogFilter) -> list[LogRow]:
+        given = where.run, where.task, *where.after, where.limit
+        return [LogRow(*row) for row in await self._look(lambda tx: tx.all("logs_list", *given))]
+
+    async def log_counts(self, run: int, task: int | None = None) -> dict[tuple[int, int], int]:
+        rows = await self._look(lambda tx: tx.all("log_counts", run, task))
+        return {(task, token): lines for task, token, lines in rows}
+
+    async def references(self, after: int, limit: int) -> References:
+        return await self._look(lambda tx: references(tx, after, limit))
+
+    async def stored_content(self, put_before: int, after: str, limit: int) -> StoredContent:
+        return await self._look(
+            lambda tx: stored_content(tx, self._blobs, put_before, after, limit)
+        )
+
+    async def discard(self, discard: Discard) -> Discarded:
+        graphs = await self._write(lambda tx: discard_graphs(tx, discard))
+        blobs = await self._look(lambda _: discard_blobs(self._blobs, discard))
+        return Discarded(graphs, blobs)

@@ -24,6 +24,7 @@ from locktender.store.protocol import (
     Gather,
     Gathered,
     Heads,
+    OpenRuns,
     QueueEntry,
     QueueLine,
     QueueView,
@@ -218,6 +219,10 @@ def graph(tx: SqliteSession, digest: str) -> bytes:
     if row is None:
         raise NotFound(f"no graph {digest!r} is stored.", field="graph", got=digest)
     return row[0]
+
+
+def open_runs(tx: SqliteSession) -> OpenRuns:
+    return OpenRuns(*tx.row("open_runs"))
 
 
 def counts(tx: SqliteSession) -> Counts:

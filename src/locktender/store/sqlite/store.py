@@ -36,8 +36,6 @@ from locktender.store.protocol import (
     ChangeNotice,
     Committed,
     Counts,
-    Discard,
-    Discarded,
     Elect,
     EventFilter,
     Expire,
@@ -52,12 +50,13 @@ from locktender.store.protocol import (
     Leadership,
     Lost,
     OfferNotice,
+    OpenRuns,
     Provision,
     ProvisionState,
     QueueEntry,
     QueueView,
     ReassignLanes,
-    References,
+    Rejections,
     RemoveUnused,
     Renewed,
     RunFilter,
@@ -66,7 +65,6 @@ from locktender.store.protocol import (
     Snapshot,
     Started,
     Store,
-    StoredContent,
     Submit,
     Submitted,
     Withdraw,
@@ -75,7 +73,6 @@ from locktender.store.sqlite import (
     client_verbs,
     faults,
     leader_verbs,
-    pruning,
     reads,
     recovery,
     worker_verbs,
@@ -99,13 +96,7 @@ POLL_SECONDS = 0.05
 
 
 class SqliteStore(
-    SqliteResultCache,
-    SqliteNaming,
-    SqliteWaiting,
-    SqliteMailing,
-    SqliteOutbox,
-    SqliteUpkeep,
-    Store,
+    SqliteUpkeep, SqliteResultCache, SqliteNaming, SqliteWaiting, SqliteMailing, SqliteOutbox, Store
 ):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
 
@@ -125,6 +116,7 @@ class SqliteStore(
         self._state: OpenFile | None = None
         self._blobs = Blobs(self.path, self._clock)
         self._stale = 0
+        self.rejections: Rejections = Rejections()
         self._workers_seen: tuple[str, int] = "", -1
         self._looked_at = 0
         self._waited_to: dict[str, int] = {}
@@ -193,7 +185,7 @@ class SqliteStore(
     # -- clients
 
     async def submit(self, submit: Submit) -> list[Submitted]:
-        return await self._write(lambda tx: client_verbs.submit(tx, submit))
+        return self.rejections.count(await self._write(lambda tx: client_verbs.submit(tx, submit)))
 
     async def retry(self, run_ids: list[str], again: Sequence[int] = ()) -> list[Submitted]:
         return await self._write(lambda tx: client_verbs.retry(tx, run_ids, again))
@@ -350,6 +342,9 @@ class SqliteStore(
     async def counts(self) -> Counts:
         return await self._look(reads.counts)
 
+    async def open_runs(self) -> OpenRuns:
+        return await self._look(reads.open_runs)
+
     async def stale_writes(self) -> int:
         return self._stale
 
@@ -363,21 +358,6 @@ class SqliteStore(
 
     async def provisioned(self) -> ProvisionState:
         return await self._look(leader_verbs.provisioned)
-
-    # -- upkeep
-
-    async def references(self, after: int, limit: int) -> References:
-        return await self._look(lambda tx: pruning.references(tx, after, limit))
-
-    async def stored_content(self, put_before: int, after: str, limit: int) -> StoredContent:
-        return await self._look(
-            lambda tx: pruning.stored_content(tx, self._blobs, put_before, after, limit)
-        )
-
-    async def discard(self, discard: Discard) -> Discarded:
-        graphs = await self._write(lambda tx: pruning.discard_graphs(tx, discard))
-        blobs = await self._look(lambda _: pruning.discard_blobs(self._blobs, discard))
-        return Discarded(graphs, blobs)
 
     # -- waking
 

@@ -304,6 +304,7 @@ CREATE TABLE locktender.event_wait (
 
 CREATE INDEX event_wait_run ON locktender.event_wait (run);
 CREATE INDEX event_wait_name ON locktender.event_wait (name, run);
+CREATE INDEX event_wait_until ON locktender.event_wait (until, task);
 
 -- By which tokens of waits are signed; one row, made when the first is asked for.
 CREATE TABLE locktender.event_key (

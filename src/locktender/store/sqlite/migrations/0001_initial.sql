@@ -236,6 +236,7 @@ CREATE TABLE event_wait (
 
 CREATE INDEX event_wait_run ON event_wait (run);
 CREATE INDEX event_wait_name ON event_wait (name, run);
+CREATE INDEX event_wait_until ON event_wait (until, task);
 
 -- By which tokens of waits are signed; one row, made when the first is asked for.
 CREATE TABLE event_key (
