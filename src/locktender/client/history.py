@@ -43,7 +43,6 @@ START, NOW = "start", "now"
 _NAMES = {
     ("run", "queued"): "RunQueued",
     ("run", "running"): "RunDequeued",
-    ("task", "scheduled"): "StepSlotClaimed",
     ("task", "running"): "StepStarted",
 }
 _SUBJECTS = {"task": "Step", "wait": "StepSlot"}
@@ -86,8 +85,10 @@ class EventReaderInfo:
     """When it came so far."""
 
 
-def event_name(subject: str, after: str) -> str:
+def event_name(subject: str, after: str, data: Mapping[str, Any]) -> str:
     """What a change is called: its subject and what it became."""
+    if (subject, after) == ("task", "scheduled") and data.get("pools"):
+        return "StepSlotClaimed"
     known = _NAMES.get((subject, after))
     if known is not None:
         return known
@@ -215,7 +216,7 @@ class Follower:
     def _event(self, change: Event, cursor: str) -> HistoryEvent:
         return HistoryEvent(
             cursor=cursor,
-            name=event_name(change.subject, change.after),
+            name=event_name(change.subject, change.after, change.data),
             seq=change.seq,
             at=instant(change.at),
             actor=change.actor,
