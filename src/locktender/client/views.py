@@ -140,7 +140,8 @@ class TaskInfo:
     pools: Mapping[str, int]
     """Slots it holds now."""
     wait_reason: str | None
-    """The gate a waiting task was last found at; `why()` names all of them, with numbers."""
+    """Every gate that blocks a waiting task at the moment of reading, or to whom it is offered; `why()` has the
+    numbers and the holders."""
     error: Failure | None
     requested_at: datetime | None
     scheduled_at: datetime | None

@@ -83,7 +83,7 @@ def put_cached(
             continue
         hits += 1
         cached = {"key": result.key, "task": result.task, "made_at": result.made_at}
-        data = {"cached": {**cached, "expires_at": result.expires_at}}
+        data: dict[str, object] = {"cached": {**cached, "expires_at": result.expires_at}}
         _complete(lifecycle, entry, result.output, now, data, values.get(result.key))
     lifecycle.at_run = 0
     return hits, misses
