@@ -193,7 +193,7 @@ class Scheduler:
         if row.seq in self.ledger.runs or row.seq in self._ended_queued:
             return
         data: dict[str, object] = {"error": short(failure)}
-        add_waits(self.ledger, self.ledger.drop_head(row.seq), data, now)
+        add_waits(self.ledger, self.ledger.drop_head(row.seq, now), data, now)
         self._retried.pop(row.seq, None)
         change = Change("run", 0, row.state, state, 0, data)
         if row.state == RunState.WAITING:
