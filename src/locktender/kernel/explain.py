@@ -111,6 +111,8 @@ def explain_task(
             return [*reasons, event_reason(name, since, entry.not_before, now)]
         left = max(0, entry.not_before - now)
         return [*reasons, Reason("time", f"sleeps, {spoken(left)} left", estimate_us=left)]
+    if entry.unread:
+        return [*reasons, Reason("cache", "its result is looked up in the cache")]
     if entry.not_before > now:
         wait = entry.not_before - now
         text = f"back-off after attempt {entry.attempt}: {_seconds(wait)} left"
