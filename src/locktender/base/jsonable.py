@@ -54,7 +54,7 @@ class StepError(msgspec.Struct, frozen=True):
         return self.failure.node
 
     def __str__(self) -> str:
-        return f"{self.type}: {self.message}"
+        return self.failure.text()
 
 
 class Unreadable(TypeError):

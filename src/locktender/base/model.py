@@ -36,6 +36,12 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """Set by `Retry(after=…)`: overrides the back-off."""
     node: str | None = None
 
+    def text(self) -> str:
+        """`type: message`, once: our own failures carry their type in the message already."""
+        if self.message.startswith(f"{self.type}:"):
+            return self.message
+        return f"{self.type}: {self.message}"
+
 
 RUN_AGAIN: Final = Failure("again", "a retry runs it again", retryable=False)
 """The error of an ended task that the next start of its run takes as not done."""
@@ -311,6 +317,8 @@ class LogRow(NamedTuple):
     token: int
     attempt: int
     body: bytes
+    lines: int = 0
+    """How many lines the attempt has logged in all, also those that were dropped."""
 
 
 class LogFilter(NamedTuple):

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from locktender.cli.context import Context, command, group
+from locktender.base.states import TaskState
+from locktender.cli.context import Context, Expected, command, group
 from locktender.cli.tables import ago, shorten, table
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def info(shell: Context, name: Name) -> None:
     shell.out.print(table(*columns, rows=[_row(pool)]))
     if holders:
         short = shorten(holder.run for holder in holders)
-        titles = ("run", "step…", ">task", ">slots", "held since", "lease ends")
+        titles = ("run", "step…", ">task", ">slots", "held since", "worker", "lease ends")
         shell.out.print(
             table(*titles, rows=[_holder_row(each, short[each.run], now) for each in holders])
         )
@@ -93,36 +94,60 @@ def info(shell: Context, name: Name) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PoolHolder:
-    """One task that holds slots."""
+    """One attempt that holds slots."""
 
     run: str
     task: int
     step: str
     slots: int
-    since: datetime
+    since: datetime | None
+    """None where its worker is dead: the row has the next attempt."""
     worker: str | None
+    state: str
+    """`running`, `offered`, `stalled` (its worker's lease has passed, the process lives), or `dead`: its worker is
+    gone and the slots are kept until the pool's own lease has passed."""
     lease_until: datetime | None
+    """When the slots come free if the worker is not heard of any more, the pool's own lease included."""
 
 
 async def _holders(store: Store, pool: str) -> tuple[list[PoolHolder], datetime]:
-    """The tasks that hold slots of a pool, and the time, from the rows that usage is derived from."""
+    """The attempts that hold slots of a pool, and the time, from the rows that usage is derived from."""
     from locktender.base.ids import run_of
     from locktender.client.run_details import node_of, nodes_of, slots_of
     from locktender.client.views import instant, moment
 
     snapshot = await store.load()
     runs = {row.seq: row for row in (*snapshot.runs, *snapshot.held)}
+    tasks = {task.id: task for task in (*snapshot.tasks, *snapshot.held_tasks)}
     leases = {worker.id: worker.lease_until for worker in snapshot.workers}
+    rule = snapshot.limits.pool(pool)
+    own_lease = 0 if rule is None else rule.lease_us or 0
+
+    async def where(task: int) -> tuple[str, int, str]:
+        run, row = runs.get(run_of(task)), tasks.get(task)
+        if run is None or row is None:
+            return f"number {run_of(task)}", task, ""
+        return run.id, task, node_of(await nodes_of(store, run.graph), row).name
+
     found: list[PoolHolder] = []
-    for task in (*snapshot.tasks, *snapshot.held_tasks):
-        held = slots_of(task)
-        if pool in held:
-            run = runs[run_of(task.id)]
-            step = node_of(await nodes_of(store, run.graph), task).name
-            since = instant(task.started_at or task.scheduled_at)
-            until = moment(leases.get(task.worker or ""))
-            found.append(PoolHolder(run.id, task.id, step, held[pool], since, task.worker, until))
-    return sorted(found, key=lambda holder: holder.since), instant(snapshot.now)
+    for linger in snapshot.lingers:
+        if linger.pool == pool:
+            of = await where(linger.task)
+            until = instant(linger.until)
+            found.append(PoolHolder(*of, linger.slots, None, linger.worker, "dead", until))
+    living: list[PoolHolder] = []
+    for task in tasks.values():
+        slots = slots_of(task).get(pool)
+        if slots is not None:
+            lease = leases.get(task.worker or "", 0)
+            offered = task.state == TaskState.SCHEDULED
+            state = "stalled" if lease < snapshot.now else "offered" if offered else "running"
+            since = instant(task.scheduled_at if offered else task.started_at or task.scheduled_at)
+            until = moment(lease and lease + own_lease)
+            of = await where(task.id)
+            living.append(PoolHolder(*of, slots, since, task.worker, state, until))
+    living.sort(key=lambda holder: (holder.since, holder.task))
+    return found + living, instant(snapshot.now)
 
 
 def _holder_row(holder: PoolHolder, run: str, now: datetime) -> list[str]:
@@ -132,6 +157,7 @@ def _holder_row(holder: PoolHolder, run: str, now: datetime) -> list[str]:
         str(holder.task),
         str(holder.slots),
         ago(holder.since, now),
+        f"[red]{holder.state}[/]" if holder.state in ("dead", "stalled") else holder.state,
         ago(holder.lease_until, now),
     ]
 
@@ -154,9 +180,17 @@ def set_(
     burst: Annotated[
         str | None, typer.Option("--burst", metavar="N", help="Grants at once under a rate.")
     ] = None,
+    expected: Expected = None,
 ) -> None:
-    """Set a pool's limit, lease or rate. In force at once; survives restarts."""
-    from locktender.cli.arguments import duration, number
+    """Set a pool's limit, lease or rate. In force at once; survives restarts.
+
+    locktender pools set db 4
+
+    locktender pools set db 6 --if 4
+
+    locktender pools set api --rate 100/1m --burst 5
+    """
+    from locktender.cli.arguments import duration, number, whole
 
     given: dict[str, Any] = {}
     if limit is not None:
@@ -168,7 +202,7 @@ def set_(
     if burst is not None:
         given["burst"] = number(burst)
     with shell.connect(create=True) as client:
-        client.pools.set(name, **given)
+        client.pools.set(name, **given, expected=whole(expected, "if"))
         _show_in_force(shell, client, name, "is set to")
 
 

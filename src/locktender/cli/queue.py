@@ -12,12 +12,11 @@ from locktender.cli.context import Context, command, group
 from locktender.cli.runs import Limit, RunName
 
 if TYPE_CHECKING:
-    from locktender.client.client import Client
-    from locktender.observe.why import Why
+    from locktender.client.views import QueueInfo
+    from locktender.observe.answer import Why
+    from locktender.store.protocol import Store
 
 QUEUED = ("queued",)
-MOST_EXPLAINED = 50
-"""Each answer rebuilds the ledger from rows: enough for a screen."""
 
 
 def register(app: typer.Typer) -> None:
@@ -30,48 +29,55 @@ def register(app: typer.Typer) -> None:
 
 def list_(shell: Context, limit: Limit = "20") -> None:
     """Queued runs in their order: position, priority, tags, since when, and why."""
+    from locktender.base import names
     from locktender.cli.arguments import whole
     from locktender.cli.tables import ago, now, shorten, table, tags
 
-    with shell.connect() as client:
-        entries = client.queue.list(whole(limit, "limit") or 0)
-        reasons = [_why(client, entry.run.id) for entry in entries[:MOST_EXPLAINED]]
-    reasons += [None] * (len(entries) - len(reasons))
+    most = names.count(whole(limit, "limit"), "limit", maximum=100_000)
+    with shell.read() as reading:
+        entries, more, total = reading.call(_explained(reading.store, most))
     if shell.json:
         shell.data(
-            [
-                {"position": entry.position, "run": entry.run, "why": why}
-                for entry, why in zip(entries, reasons, strict=True)
-            ]
+            [{"position": info.position, "run": info.run, "why": why} for info, why in entries]
         )
-        return
-    if not entries:
+    elif not entries:
         shell.say("[dim]No run is queued.[/] See: locktender runs list")
-        return
-    since, short = now(), shorten(entry.run.id for entry in entries)
-    rows = [
-        [
-            str(entry.position),
-            short[entry.run.id],
-            escape(entry.run.flow.rpartition(":")[2]),
-            str(entry.run.priority),
-            ago(entry.run.queued_at, since),
-            tags(entry.run.tags),
-            escape(_first(why)),
+    else:
+        since, short = now(), shorten(info.run.id for info, _ in entries)
+        rows = [
+            [
+                str(info.position),
+                short[info.run.id],
+                escape(info.run.flow.rpartition(":")[2]),
+                str(info.run.priority),
+                ago(info.run.queued_at, since),
+                tags(info.run.tags),
+                escape(_first(why)),
+            ]
+            for info, why in entries
         ]
-        for entry, why in zip(entries, reasons, strict=True)
-    ]
-    columns = (">pos", "run", "flow…", ">prio", "since", "tags…", "waits for~")
-    shell.out.print(table(*columns, rows=rows))
+        columns = (">pos", "run", "flow…", ">prio", "since", "tags…", "waits for~")
+        shell.out.print(table(*columns, rows=rows))
+    if more:
+        of = f"{total:,}" if total is not None and total > most else "more"
+        shell.note(f"These are the first {len(entries):,} of {of}: queue list --limit N")
 
 
-def _why(client: Client, run: str) -> Why:
-    return client.why(run)
+async def _explained(
+    store: Store, most: int
+) -> tuple[list[tuple[QueueInfo, Why]], bool, int | None]:
+    """The first queued runs with what each waits for; whether there are more, and how many in all."""
+    from locktender.client.views import QueueInfo, RunInfo
+    from locktender.observe.rebuilt import queue_in_order
+    from locktender.observe.why_queued import queued_whys
+
+    entries = await queue_in_order(store, most + 1)
+    whys, total = await queued_whys(store, entries[:most])
+    infos = [QueueInfo(entry.position, RunInfo.of(entry.run)) for entry in entries[:most]]
+    return list(zip(infos, whys, strict=False)), len(entries) > most, total
 
 
-def _first(why: Why | None) -> str:
-    if why is None:
-        return ""
+def _first(why: Why) -> str:
     if not why.reasons:
         return why.note if why.state == "queued" else f"{why.state} now"
     return "; ".join(reason.text for reason in why.reasons)

@@ -28,7 +28,8 @@ from locktender.cli.tables import SHORTEST, state
 from locktender.client.bridge import StoreReader
 from locktender.client.run_details import nodes_of
 from locktender.kernel.node_state import PASSED
-from locktender.observe.why import Why, explain_run
+from locktender.observe.answer import Why
+from locktender.observe.why import explain_run
 
 CACHED = "cached"
 _PASSED = f'"{PASSED}"'.encode()
@@ -46,6 +47,8 @@ class StepView:
     passed: int
     """Not called because their item is an error, which is their result, too."""
     running: int
+    offered: int
+    """To a worker that has not accepted them yet."""
     waiting: int
     notes: tuple[str, ...]
     """What the waiting ones wait for."""
@@ -154,8 +157,7 @@ def _total(graph: Graph, totals: list[int | None], index: int, known: int) -> in
 
 def _step(name: str, total: int | None, states: Counter[str], why: Why | None) -> StepView:
     over = sum(states[state] for state in (*ENDS, PASSED, CACHED))
-    # What is only offered waits still: its worker may not accept it.
-    running = states[TaskState.RUNNING]
+    running, offered = states[TaskState.RUNNING], states[TaskState.SCHEDULED]
     return StepView(
         name=name,
         total=total,
@@ -165,7 +167,8 @@ def _step(name: str, total: int | None, states: Counter[str], why: Why | None) -
         skipped=states[TaskState.SKIPPED],
         passed=states[PASSED],
         running=running,
-        waiting=sum(states.values()) - over - running,
+        offered=offered,
+        waiting=sum(states.values()) - over - running - offered,
         notes=_notes(name, why),
         not_stopped=_not_stopped(name, running, why),
         cached=states[CACHED],
@@ -181,6 +184,8 @@ def _notes(name: str, why: Why | None) -> tuple[str, ...]:
     if why is None:
         return ()
     found: list[str] = []
+    if (offer := why.offered.get(name)) is not None:
+        found.append(offer.text(why.now))
     for group in why.waiting:
         if group.step == name:
             found += [reason.text for reason in group.reasons]
@@ -252,7 +257,7 @@ class Plain:
         if view.notes:
             return
         for step in view.steps:
-            if step.running or step.waiting:
+            if step.running or step.waiting or step.offered:
                 self._tell(view, step.name, f"{step.name} {counts(step)}")
 
     def _tell(self, view: RunView, subject: str, text: str) -> None:
@@ -276,6 +281,7 @@ def counts(step: StepView) -> str:
         (step.skipped, "skipped"),
         (step.passed, "not called for an error"),
         (step.running, "running"),
+        (step.offered, "offered"),
         (step.waiting, "waiting"),
     ):
         if number:
@@ -283,7 +289,9 @@ def counts(step: StepView) -> str:
     text = ", ".join(parts)
     if step.running and step.not_stopped:
         text += f"; {step.not_stopped}"
-    return f"{text} ({'; '.join(step.notes)})" if step.waiting and step.notes else text
+    return (
+        f"{text} ({'; '.join(step.notes)})" if step.waiting + step.offered and step.notes else text
+    )
 
 
 def picture(view: RunView, height: int) -> RenderableType:
@@ -328,7 +336,7 @@ def _add(grid: Table, step: StepView) -> None:
         f"{over}/{'?' if step.total is None else step.total}",
         _moving(step),
     )  # fmt: skip
-    if step.waiting:
+    if step.waiting or step.offered:
         for note in step.notes[:2]:
             grid.add_row("", "", "", f"[dim]└ {escape(note)}[/]")
 
@@ -348,9 +356,11 @@ def _moving(step: StepView) -> str:
     if step.running:
         note = f"; [red]{escape(step.not_stopped)}[/]" if step.not_stopped else ""
         parts.append(f"[cyan]{step.running} running[/]{note}")
+    if step.offered:
+        parts.append(f"[yellow]{step.offered} offered[/]")
     if step.waiting:
         parts.append(f"[yellow]{step.waiting} waiting[/]")
-    elif step.notes and not step.running and not step.over:
+    elif step.notes and not step.running and not step.offered and not step.over:
         parts.append(f"[dim]{escape(step.notes[0])}[/]")
     return ", ".join(parts)
 
@@ -378,12 +388,16 @@ def _most_lively(steps: tuple[StepView, ...], most: int) -> list[StepView]:
         return list(steps)
     ranked = sorted(
         range(len(steps)),
-        key=lambda at: (not steps[at].running, not steps[at].waiting, steps[at].over),
+        key=lambda at: (
+            not steps[at].running,
+            not steps[at].waiting + steps[at].offered,
+            steps[at].over,
+        ),
     )
     kept: set[int] = set()
     lines = 0
     for at in ranked:
-        lines += 1 + (min(2, len(steps[at].notes)) if steps[at].waiting else 0)
+        lines += 1 + (min(2, len(steps[at].notes)) if steps[at].waiting + steps[at].offered else 0)
         if lines > most:
             break
         kept.add(at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 PANEL = "Beside a live engine, or without one"
 LONGEST_TASK_NUMBER = 19
+WATCH_SECONDS = 1.0
 
 
 def register(app: typer.Typer) -> None:
@@ -30,6 +32,9 @@ def why(
             help="A run's id (or its start), a task's number, a schedule's name.",
         ),
     ],
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Again each second, until it has ended.")
+    ] = False,
 ) -> None:
     """What a run or a task waits for now, who holds it, and for how long; of a schedule its next tick."""
     from locktender.base.errors import NotFound
@@ -43,7 +48,13 @@ def why(
                 raise
             shell.done(f"schedule {escape(subject)}: {escape(info.why)}", info)
             return
-        show_why(shell, client.why(found))
+        show_why(shell, answer := client.why(found))
+        while watch and not answer.over:
+            time.sleep(WATCH_SECONDS)
+            before, answer = answer, client.why(found)
+            if answer.without_times() != before.without_times():
+                shell.say("")
+                show_why(shell, answer)
 
 
 def _subject(client: Any, text: str) -> str | int:

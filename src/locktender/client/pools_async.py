@@ -39,6 +39,7 @@ class AsyncPools:
         lease: Duration | Unset | None = UNSET,
         rate: str | Rate | Unset | None = UNSET,
         burst: int | Unset = UNSET,
+        expected: int | None = None,
     ) -> None:
         """Sets what is given of a pool and keeps the rest; a pool that is not there is made.
 
@@ -47,6 +48,7 @@ class AsyncPools:
         lease  how long a dead holder's slots are kept; None: as long as its worker's lease (default)
         rate   starts per time, "60/min" or "100/10s"; None takes the rate away (default: none)
         burst  starts at once after a pause, 1 and up; default 1
+        expected  only if the limit is this now, else `LimitChanged`; default None, whatever it is
 
             pools.set("api", limit=4, rate="60/min", burst=5)
         """
@@ -64,7 +66,7 @@ class AsyncPools:
             patch["limit"] = checked_limit(limit, f"pool {pool}.limit", zero_hint=hint)
         if not isinstance(lease, Unset):
             patch["lease_us"] = None if lease is None else microseconds(lease, "lease")
-        await self._patch(pool, patch | _rate_patch(rate, burst))
+        await self._patch(pool, patch | _rate_patch(rate, burst), expected=expected)
 
     async def get(self, name: str) -> PoolInfo:
         """One pool. Raises `NotFound` where it was never set and no active task needs it."""
@@ -168,9 +170,16 @@ class AsyncPools:
             )
         return pools[pool]
 
-    async def _patch(self, pool: str, patch: dict[str, Any], begin: PoolRule | None = None) -> None:
+    async def _patch(
+        self,
+        pool: str,
+        patch: dict[str, Any],
+        begin: PoolRule | None = None,
+        expected: int | None = None,
+    ) -> None:
         base = None if begin is None else _dump(begin)
-        await self._change([SetLimit("pool", pool, base, self._core.who, patch=_dump(patch))])
+        change = SetLimit("pool", pool, base, self._core.who, patch=_dump(patch), expected=expected)
+        await self._change([change])
 
     async def _change(self, changes: list[SetLimit]) -> None:
         await self._core.store.set_limit(changes)

@@ -121,7 +121,7 @@ async def error_of(core: Core, row: RunRow) -> RunFailed:
     kind = _ERRORS.get(row.state, RunFailed)
     step = None if failure is None else failure.node
     at = "" if step is None else f" at step {step!r}"
-    what = "" if failure is None else f": {_spoken(failure)}"
+    what = "" if failure is None else f": {failure.text()}"
     error = kind(
         f"run {row.id} of {row.flow} {_VERBS[row.state]}{at}{what}",
         field=step,
@@ -158,10 +158,3 @@ _VERBS: dict[str, str] = {
     RunState.CANCELLED: "was cancelled",
     RunState.TIMED_OUT: "passed its deadline",
 }
-
-
-def _spoken(failure: Failure) -> str:
-    """Our own failures carry their type in the message already."""
-    if failure.message.startswith(failure.type):
-        return failure.message
-    return f"{failure.type}: {failure.message}"

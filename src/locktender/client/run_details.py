@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import cast
 
 import msgspec
 
 from locktender.base import names
 from locktender.base.changes import TaskRow
-from locktender.base.durations import spoken
 from locktender.base.errors import NotFound
 from locktender.base.events import Event, unpack
 from locktender.base.graph import Node, is_cached, read_graph
@@ -24,7 +24,7 @@ from locktender.base.model import (
     Stubborn,
     decode_log,
 )
-from locktender.base.states import TaskState
+from locktender.base.states import EXECUTING_RUNS, TERMINAL_RUNS, TaskState
 from locktender.client.core import Core
 from locktender.client.results import failure_of
 from locktender.client.views import (
@@ -36,11 +36,14 @@ from locktender.client.views import (
     instant,
     moment,
 )
+from locktender.observe.slot_events import SlotChange, lane_changes, renewals, slot_events
+from locktender.observe.waits import waits_of
 from locktender.store.decode import shown_task
 from locktender.store.protocol import EventFilter, Store
 
 _held = msgspec.json.Decoder(dict[str, int]).decode
 _STATES = frozenset(TaskState)
+_NOT_BEGUN = frozenset({TaskState.REQUESTED, TaskState.SCHEDULED})
 PAGE = 10_000
 
 
@@ -68,10 +71,9 @@ async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
     row = await core.row(run_id)
     nodes = await nodes_of(core.store, row.graph)
     rows = [shown_task(task) for task in await core.store.tasks(row.seq)]
-    waits = _Waits()
-    if any(task.state == TaskState.REQUESTED for task in rows):
-        waits = _Waits(await _history(core, row.seq), rows)
-    now = await core.store.now()
+    reasons: dict[int, str] = {}
+    if row.state in EXECUTING_RUNS and any(task.state in _NOT_BEGUN for task in rows):
+        reasons = await waits_of(core.store, row.seq)
     progress_of: dict[int, Progress] = {}
     stubborn_of: dict[int, Stubborn] = {}
     if any(task.state == TaskState.RUNNING for task in rows):
@@ -79,7 +81,7 @@ async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
         progress_of = {each.token: each for worker in workers for each in worker.progress}
         stubborn_of = {each.token: each for worker in workers for each in worker.stubborn}
     return [
-        _task(task, node_of(nodes, task), waits.reason(task, now), progress_of, stubborn_of)
+        _task(task, node_of(nodes, task), reasons.get(task.id), progress_of, stubborn_of)
         for task in rows
     ]
 
@@ -88,7 +90,11 @@ async def events(core: Core, run_id: str) -> list[EventInfo]:
     row = await core.row(run_id)
     nodes = await nodes_of(core.store, row.graph)
     where = {task.id: shown_task(task) for task in await core.store.tasks(row.seq)}
-    return [_event(event, nodes, where) for event in await _history(core, row.seq)]
+    history = await _history(core, row.seq)
+    found = list(slot_events(history, await lane_changes(core.store, history)))
+    if any(change == "claimed" for _, change in found) and row.state not in TERMINAL_RUNS:
+        found += list(renewals(found, await core.store.lives()))
+    return [_event(event, nodes, where, change) for event, change in found]
 
 
 async def _history(core: Core, run: int) -> list[Event]:
@@ -100,28 +106,6 @@ async def _history(core: Core, run: int) -> list[Event]:
         if len(rows) < PAGE:
             break
     return found
-
-
-class _Waits:
-    """What the leader found waiting tasks at: one task per lane; others of its step have the same reason."""
-
-    def __init__(
-        self, history: list[Event] | None = None, rows: list[TaskRow] | None = None
-    ) -> None:
-        self._by_task: dict[int, str] = {}
-        self._by_node: dict[int, str] = {}
-        node_of = {task.id: task.node for task in rows or ()}
-        for event in history or ():
-            if event.subject == "wait":
-                self._by_task[event.task] = event.after
-                self._by_node[node_of.get(event.task, -1)] = event.after
-
-    def reason(self, task: TaskRow, now: int) -> str | None:
-        if task.state != TaskState.REQUESTED:
-            return None
-        if task.not_before > now:
-            return f"back-off: {spoken(task.not_before - now)} to go"
-        return self._by_task.get(task.id) or self._by_node.get(task.node)
 
 
 def _task(
@@ -159,7 +143,9 @@ def _task(
     )
 
 
-def _event(event: Event, nodes: tuple[Node, ...], where: dict[int, TaskRow]) -> EventInfo:
+def _event(
+    event: Event, nodes: tuple[Node, ...], where: dict[int, TaskRow], slot: SlotChange | None
+) -> EventInfo:
     task = where.get(event.task)
     return EventInfo(
         seq=event.seq,
@@ -172,10 +158,12 @@ def _event(event: Event, nodes: tuple[Node, ...], where: dict[int, TaskRow]) -> 
         before=event.before,
         after=event.after,
         data=event.data,
+        slot=slot,
     )
 
 
 MAX_LIMIT = 100_000
+FOLLOW_SECONDS = 0.5
 
 
 async def logs(core: Core, run_id: str, task: int | None, limit: int) -> list[LogInfo]:
@@ -197,14 +185,43 @@ async def logs(core: Core, run_id: str, task: int | None, limit: int) -> list[Lo
     return sorted(lines[:most], key=lambda line: line.at)
 
 
-def _lines(row: LogRow, task: TaskRow, nodes: tuple[Node, ...]) -> list[LogInfo]:
+async def follow_logs(core: Core, run_id: str, task: int | None) -> AsyncIterator[LogInfo]:
+    """Lines as they are stored, until the run has ended: about a second after they were logged."""
+    seen: dict[tuple[int, int], int] = {}
+    nodes = read_graph(await core.store.graph((await core.row(run_id)).graph)).nodes
+    tasks: dict[int, TaskRow] = {}
+    while True:
+        # First: what an attempt logged is stored before its end is.
+        row = await core.row(run_id)
+        counts = await core.store.log_counts(row.seq, task)
+        lines: list[LogInfo] = []
+        for (each, token), count in counts.items():
+            known = seen.get((each, token), 0)
+            if count <= known:
+                continue
+            if each not in tasks:
+                tasks = {found.id: found for found in await core.store.tasks(row.seq)}
+            where = LogFilter(row.seq, each, (each, token - 1), 1)
+            for found in await core.store.logs(where) if each in tasks else ():
+                lines += _lines(found, tasks[each], nodes, known)
+                seen[each, token] = found.lines
+        for line in sorted(lines, key=lambda line: line.at):
+            yield line
+        if row.state in TERMINAL_RUNS and not lines:
+            return
+        if row.state not in TERMINAL_RUNS:
+            await asyncio.sleep(FOLLOW_SECONDS)
+
+
+def _lines(row: LogRow, task: TaskRow, nodes: tuple[Node, ...], known: int = 0) -> list[LogInfo]:
+    """`known`: so many lines of the attempt were read before."""
     log = decode_log(row.body)
     where = row.task, node_of(nodes, task).name, None if task.idx < 0 else task.idx, row.attempt
     lines = [
         LogInfo(instant(line.at), logging.getLevelName(line.level), line.logger, line.text, *where)
-        for line in log.lines
+        for line in log.lines[max(0, known - log.dropped) :]
     ]
-    if log.dropped:
+    if log.dropped > known:
         first = lines[0].at if lines else instant(0)
         lines.insert(0, LogInfo(first, "WARNING", "locktender", _dropped(log), *where))
     return lines

@@ -21,7 +21,8 @@ from locktender.client.bulk import (
 )
 from locktender.client.core import Core
 from locktender.client.pauses import pause_runs, resume_runs
-from locktender.client.run import AsyncRun, retry_runs, retry_slices
+from locktender.client.retrying import retry_runs, retry_slices
+from locktender.client.run import AsyncRun
 from locktender.client.submission import TagValues
 from locktender.client.views import QueueInfo, Requested, RunInfo
 from locktender.store.protocol import RunFilter

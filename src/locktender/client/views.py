@@ -140,7 +140,8 @@ class TaskInfo:
     pools: Mapping[str, int]
     """Slots it holds now."""
     wait_reason: str | None
-    """The gate a waiting task was last found at; `why()` names all of them, with numbers."""
+    """Every gate that blocks a waiting task at the moment of reading, or to whom it is offered; `why()` has the
+    numbers and the holders."""
     error: Failure | None
     requested_at: datetime | None
     scheduled_at: datetime | None
@@ -171,6 +172,9 @@ class EventInfo:
     before: str
     after: str
     data: Mapping[str, Any]
+    slot: str | None = None
+    """What it means for slots of pools: `waiting` (for any gate), `claimed` (`data`: pools, waited_us),
+    `renewed` (with the worker's lease), `released` (`data`: released) or `expired` (its worker was lost)."""
 
 
 @dataclass(frozen=True, slots=True)

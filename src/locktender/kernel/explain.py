@@ -9,17 +9,15 @@ opens one gate wants to know of the next. Each kind of gate has its own text
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from math import ceil
+from collections.abc import Callable, Iterator
 from typing import Final
 
-import msgspec
-
-from locktender.base.durations import MAX_MICROSECONDS, clock_text, spoken
+from locktender.base.durations import spoken
 from locktender.base.ids import run_of
 from locktender.base.model import Stubborn
-from locktender.base.states import HOLDING, TaskState
+from locktender.base.states import TaskState
 from locktender.kernel.entries import QueuedRun, TaskEntry
+from locktender.kernel.estimates import wait_for
 from locktender.kernel.explain_workers import (
     bound_by_total,
     no_fitting_worker,
@@ -32,67 +30,19 @@ from locktender.kernel.gates.pool import PoolGate
 from locktender.kernel.gates.protocol import Block, Gate, Lane
 from locktender.kernel.gates.rate import RateGate
 from locktender.kernel.gates.worker import WorkerGate
+from locktender.kernel.openings import holders_of, older, openings, uses
 from locktender.kernel.pauses import pause_texts
 from locktender.kernel.placement import HOLD, Worker
-from locktender.kernel.queue_position import Precision, QueueGroup, QueuePosition
+from locktender.kernel.queue_position import QueueGroup, QueuePosition
+from locktender.kernel.reasons import (
+    MAX_HOLDERS_SHOWN,
+    GateOpening,
+    Holder,
+    Reason,
+    Typical,
+    event_reason,
+)
 from locktender.kernel.scheduler import Scheduler
-
-MAX_HOLDERS_SHOWN = 20
-
-
-class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who has what is waited for."""
-
-    run: str
-    task: int = 0
-    node: str = ""
-    slots: int = 1
-    since: int = 0
-    worker: str = ""
-    dead: bool = False
-    """Its worker is gone; the slots are kept until the pool's own lease has passed."""
-    stop_reason: str = ""
-    """Why it was asked to stop, where it was and still runs: `timeout`, `cancel` …"""
-    stop_asked_at: int = 0
-    waiting: bool = False
-    """A run that sleeps or waits for an event, and keeps its place (`counts_while_waiting`)."""
-    stalled: bool = False
-    """The lease of its worker has passed, and the process lives: the slots stay taken."""
-
-
-class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One gate that blocks, with its numbers."""
-
-    gate: str
-    text: str
-    used: int = 0
-    limit: int = -1
-    need: int = 1
-    ahead: int = 0
-    """How many waiters go first at the same gate if nobody else comes."""
-    ahead_is: Precision = "exact"
-    """How `ahead` is meant: fair turns may not be known for certain, a long line not counted to its end."""
-    holders: tuple[Holder, ...] = ()
-    more_holders: int = 0
-    estimate_us: int | None = None
-    never: bool = False
-    """As limits are now, this can never be passed."""
-
-
-class Typical(msgspec.Struct, frozen=True):
-    """How long things usually take, for estimates; empty where nothing has been seen yet."""
-
-    step_us: dict[str, int] = {}
-    run_us: int | None = None
-
-
-def event_reason(name: str, since: int, until: int, now: int) -> Reason:
-    """A wait for an event. It holds nothing, and nobody knows how long it lasts."""
-    text = f"waits for event `{name}` since {spoken(max(0, now - since))}"
-    if until - since < MAX_MICROSECONDS:
-        text += f", times out {clock_text(until)} ({spoken(max(0, until - now))} left)"
-    return Reason("event", text)
-
 
 # -- tasks -----------------------------------------------------------------------------------------
 
@@ -101,56 +51,107 @@ def explain_task(
     scheduler: Scheduler, entry: TaskEntry, typical: Typical, now: int
 ) -> list[Reason]:
     """Every gate that blocks a requested task; empty when it starts with the next cycle."""
-    if entry.state != TaskState.REQUESTED:
-        return []
-    texts = pause_texts(scheduler.ledger.limits, entry.run.row, now) if entry.run.paused else ()
-    reasons = [Reason("pause", text) for text in texts]
-    if entry.spec.wait is not None:
-        if entry.spec.event is not None:
-            name, since = entry.spec.event.name, entry.requested_at
-            return [*reasons, event_reason(name, since, entry.not_before, now)]
-        left = max(0, entry.not_before - now)
-        return [*reasons, Reason("time", f"sleeps, {spoken(left)} left", estimate_us=left)]
-    if entry.unread:
-        return [*reasons, Reason("cache", "its result is looked up in the cache")]
-    if entry.not_before > now:
-        wait = entry.not_before - now
-        text = f"back-off after attempt {entry.attempt}: {_seconds(wait)} left"
-        reasons.append(Reason("back_off", text, estimate_us=wait))
-    ledger = scheduler.ledger
-    if (first := ledger.turn_of(entry)) is not entry:
-        text = f"its flow is sequential: item {first.idx} has not ended"
-        holder = Holder(first.run.row.id, first.id, first.spec.name, since=first.started_at)
-        reasons.append(Reason("sequential", text, 1, 1, holders=(holder,)))
-    if entry.run.returning is not None:
-        return reasons + _returning(scheduler, entry.run.returning, now)
-    lane = entry.lane if entry.in_line else ledger.lane_of(entry.run, entry.node, entry.pools)
-    if lane is None:
-        return reasons
     usual = typical.step_us.get(entry.spec.step)
-    reasons += [
-        TASK_TEXTS[block.gate.kind](scheduler, entry, block, usual, now)
-        for block in ledger.task_queue.blocks(lane, entry, now)
+    reasons = [
+        each
+        if isinstance(each, Reason)
+        else TASK_TEXTS[each.gate.kind](scheduler, entry, each, usual, now)
+        for each in _blocking(scheduler, entry, now)
     ]
-    if reasons:
+    lane = lane_of(scheduler, entry)
+    fair = scheduler.ledger.task_queue.turns.fair is not None and entry.run.returning is None
+    if reasons and fair and lane is not None and entry.spec.wait is None:
         reasons += turn_reason(_sharing(scheduler, entry, lane))
     return reasons
 
 
-def _returning(scheduler: Scheduler, run: QueuedRun, now: int) -> list[Reason]:
-    """Its run had no fitting worker, gave its place back, and stands at its gates again."""
-    if run.lane is None:
-        return []
-    return [
-        Reason(
-            block.name,
-            f"its run gave its place back while no worker fitted, and waits for one again:"
-            f" {block.used} of {block.limit} runs execute",
-            block.used,
-            block.limit,
+def what_opens(scheduler: Scheduler, entry: TaskEntry, now: int) -> tuple[GateOpening, ...]:
+    """What has to happen for a requested task to start, all of it; it starts with the next cycle then."""
+    found: list[GateOpening] = []
+    for each in _blocking(scheduler, entry, now):
+        if not isinstance(each, Reason):
+            lane = lane_of(scheduler, entry)
+            return (*found, *(openings(scheduler.ledger, entry, lane, now) if lane else ()))
+        at = entry.not_before if each.gate in ("time", "back_off") else None
+        tasks = tuple(holder.task for holder in each.holders)
+        found.append(
+            GateOpening(
+                each.gate,
+                _OPENS.get(each.gate, "a place for its run").format(*tasks),
+                tasks=tasks,
+                ends=len(tasks),
+                resume=each.gate == "pause",
+                at=at,
+            )
         )
-        for block in scheduler.ledger.run_queue.blocks(run.lane, run, now)
-    ]
+    return tuple(found)
+
+
+_OPENS: Final = {
+    "pause": "the run or its flow resumed",
+    "time": "its time to come",
+    "back_off": "its back-off to end",
+    "event": "its event to be sent",
+    "sequential": "task {} to end, and those before it",
+}
+
+
+def in_the_way(scheduler: Scheduler, entry: TaskEntry, now: int) -> str:
+    """The same in short: the names of the gates, without numbers. It does not grow with what waits."""
+    return ", ".join(
+        each.text if isinstance(each, Reason) else each.name
+        for each in _blocking(scheduler, entry, now)
+    )
+
+
+def lane_of(scheduler: Scheduler, entry: TaskEntry) -> Lane[TaskEntry] | None:
+    """Where a task stands in line, or will."""
+    if entry.in_line:
+        return entry.lane
+    return scheduler.ledger.lane_of(entry.run, entry.node, entry.pools)
+
+
+def _blocking(scheduler: Scheduler, entry: TaskEntry, now: int) -> Iterator[Reason | Block]:
+    """What a requested task waits for, in the order of decision."""
+    if entry.state != TaskState.REQUESTED:
+        return
+    ledger = scheduler.ledger
+    if entry.run.paused:
+        yield from (
+            Reason("pause", each) for each in pause_texts(ledger.limits, entry.run.row, now)
+        )
+    if entry.spec.wait is not None:
+        if entry.spec.event is not None:
+            yield event_reason(entry.spec.event.name, entry.requested_at, entry.not_before, now)
+        else:
+            left = max(0, entry.not_before - now)
+            yield Reason("time", f"sleeps, {spoken(left)} left", estimate_us=left)
+        return
+    if entry.unread:
+        yield Reason("cache", "its result is looked up in the cache")
+        return
+    if entry.not_before > now:
+        wait = entry.not_before - now
+        text = f"back-off after attempt {entry.attempt}: {_seconds(wait)} left"
+        yield Reason("back_off", text, estimate_us=wait)
+    if (first := ledger.turn_of(entry)) is not entry:
+        text = f"its flow is sequential: item {first.idx} has not ended"
+        holder = Holder(first.run.row.id, first.id, first.spec.name, since=first.started_at)
+        yield Reason("sequential", text, 1, 1, holders=(holder,))
+    if entry.run.returning is not None:
+        yield from _returning(scheduler, entry.run.returning, now)
+    elif (lane := lane_of(scheduler, entry)) is not None:
+        yield from ledger.task_queue.blocks(lane, entry, now)
+
+
+def _returning(scheduler: Scheduler, run: QueuedRun, now: int) -> Iterator[Reason]:
+    """Its run had no fitting worker, gave its place back, and stands at its gates again."""
+    for block in scheduler.ledger.run_queue.blocks(run.lane, run, now) if run.lane else ():
+        text = (
+            "its run gave its place back while no worker fitted, and waits for one again:"
+            f" {block.used} of {block.limit} runs execute"
+        )
+        yield Reason(block.name, text, block.used, block.limit)
 
 
 def turn_reason(line: QueuePosition) -> list[Reason]:
@@ -186,12 +187,16 @@ def _line(
     for lane in queue.lanes.values() if entry.lane is not None else ():
         if not beside(lane):
             continue
+        if queue.turns.fair is None:
+            before = older(lane, entry)
+            groups.append(QueueGroup(lane.fair, entry.rank[0], len(lane), before))
+            continue
         waiting: Counter[int] = Counter()
-        older: Counter[int] = Counter()
+        first: Counter[int] = Counter()
         for task in lane.live.values():
             waiting[task.rank[0]] += 1
-            older[task.rank[0]] += (task.rank, task.id) < own
-        groups += [QueueGroup(lane.fair, rank, waiting[rank], older[rank]) for rank in waiting]
+            first[task.rank[0]] += (task.rank, task.id) < own
+        groups += [QueueGroup(lane.fair, rank, waiting[rank], first[rank]) for rank in waiting]
     value = None if entry.lane is None else entry.lane.fair
     return QueuePosition(queue.turns, value, entry.rank[0], groups, known=False)
 
@@ -256,13 +261,7 @@ def _full(
     scheduler: Scheduler, entry: TaskEntry, block: Block, usual: int | None, now: int
 ) -> Reason:
     gate, need = block.gate, block.need
-    tasks = [
-        task
-        for run in scheduler.ledger.runs.values()
-        for task in run.tasks.values()
-        if task.state in HOLDING and _uses(task, gate)
-    ]
-    tasks.sort(key=lambda task: task.started_at or task.scheduled_at)
+    tasks = holders_of(scheduler.ledger, gate)
     stubborn = stubborn_by_token(scheduler.ledger.workers.by_id.values())
     stalled = {each.id for each in scheduler.ledger.workers.by_id.values() if each.stalled_since}
     holders = [
@@ -270,7 +269,7 @@ def _full(
         for task in tasks
     ]
     dead = [
-        Holder(_run_id(scheduler, run_of(task)), task, "", slots, until, worker, dead=True)
+        Holder(_run_id(scheduler, run_of(task)), task, "", slots, 0, worker, dead=True, until=until)
         for (task, _, pool), (slots, until, worker) in scheduler.ledger.lingering.items()
         if isinstance(gate, PoolGate) and pool == gate.name
     ]
@@ -297,7 +296,7 @@ def _holder(task: TaskEntry, gate: Gate, stubborn: Stubborn | None, *, stalled: 
         task.run.row.id,
         task.id,
         task.spec.name,
-        _uses(task, gate),
+        uses(task, gate),
         task.started_at or task.scheduled_at,
         task.worker or "",
         stop_reason="" if stubborn is None else stubborn.reason,
@@ -317,15 +316,6 @@ def _what(gate: Gate) -> str:
     if gate.kind == "window":
         return f"window of {gate.name}"
     return "the run's own parallelism" + (f" ({gate.name[9:]})" if ":" in gate.name else "")
-
-
-def _uses(task: TaskEntry, gate: Gate) -> int:
-    """How much of `gate` this task needs or holds."""
-    if task.lane is None:
-        return 0
-    return sum(slots for pool, slots in task.lane.slots if pool is gate) or int(
-        gate in task.lane.gates
-    )
 
 
 def _ahead(scheduler: Scheduler, entry: TaskEntry, gate: Gate) -> QueuePosition:
@@ -422,26 +412,6 @@ def _line_for_worker(
         return head is not None and not any(queue.blocks(lane, head, now, worker=False))
 
     return _line(scheduler, entry, beside)
-
-
-def wait_for(
-    elapsed: list[int], usual: int | None, ahead: int, gate: tuple[int, int], need: int = 1
-) -> int | None:
-    """About how long until `need` are free for one with `ahead` before it.
-
-    `gate` is how many are used, and the limit. Whoever holds is as old as `elapsed` says and lasts as
-    long as `usual`; each place that comes free is taken by the next in line for as long again.
-    """
-    if usual is None or not elapsed:
-        return None
-    left = sorted(max(usual - each, usual // 10) for each in elapsed)
-    used, limit = gate
-    # Above a lowered limit the first places that come free are for nobody.
-    places = left[max(0, len(left) - limit) :] if limit > 0 else left
-    slots = (ahead + 1) * need - max(0, limit - used)
-    each = max(1, used // len(elapsed))
-    turns, place = divmod(max(1, ceil(slots / each)) - 1, len(places))
-    return places[place] + turns * usual
 
 
 def _seconds(microseconds: int) -> str:

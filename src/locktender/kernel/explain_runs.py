@@ -10,19 +10,14 @@ import msgspec
 from locktender.base.limits import Limits
 from locktender.kernel.dag import RunGraph
 from locktender.kernel.entries import QueuedRun
-from locktender.kernel.explain import (
-    MAX_HOLDERS_SHOWN,
-    Holder,
-    Reason,
-    Typical,
-    turn_reason,
-    wait_for,
-)
+from locktender.kernel.estimates import wait_for
+from locktender.kernel.explain import turn_reason
 from locktender.kernel.gates.protocol import UNBOUNDED, Block, Gate, Lane
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.node_state import Phase
 from locktender.kernel.pauses import pause_texts
 from locktender.kernel.queue_position import Precision, QueuePosition
+from locktender.kernel.reasons import MAX_HOLDERS_SHOWN, GateOpening, Holder, Reason, Typical
 from locktender.kernel.scheduler import Scheduler
 
 DEFAULT_RUNS: Final = "a default; change it: locktender limits set max_concurrent_runs N"
@@ -68,6 +63,59 @@ def explain_queued(
     return reasons + [
         msgspec.structs.replace(each, ahead_is=precision) for each in turn_reason(line)
     ]
+
+
+def runs_to_start(
+    ledger: Ledger, head: QueuedRun, reasons: Iterable[Reason], line: QueuePosition
+) -> tuple[GateOpening, ...]:
+    """What has to happen for a queued run to start: all of it."""
+    full = [gate.name for gate in ledger.tag_gates.values() if gate.used >= gate.cap]
+    found: list[GateOpening] = []
+    for reason in reasons:
+        kind, _, name = reason.gate.partition(":")
+        runs = tuple(holder.run for holder in reason.holders)
+        if kind == "fair":
+            continue
+        if kind in ("pause", "paused"):
+            found.append(
+                GateOpening(reason.gate, f"{name or 'the run or its flow'} resumed", resume=True)
+            )
+        elif kind == "key":
+            found.append(GateOpening("key", f"run {', '.join(runs)} to end", runs=runs, ends=1))
+        else:
+            others = [each for each in full if each not in {gate.name for gate in _gates(head)}]
+            whole = kind == "runs"
+            ahead = line.ahead_without(others) if whole and others else reason.ahead
+            ends = reason.used + ahead + 1 - reason.limit
+            every = ends <= len(runs) + reason.more_holders
+            text = f"{name} {reason.limit} → {reason.limit + ends}" + _runs_text(runs, ends, every)
+            found.append(
+                GateOpening(
+                    reason.gate,
+                    text,
+                    reason.limit + ends,
+                    ends=ends if every else 0,
+                    slots=ends,
+                    runs=runs,
+                    about=reason.ahead_is != "exact",
+                )
+            )
+    return tuple(found)
+
+
+def _gates(head: QueuedRun) -> tuple[Gate, ...]:
+    return () if head.lane is None else head.lane.gates
+
+
+def _runs_text(runs: tuple[str, ...], ends: int, every: bool) -> str:
+    if not runs:
+        return ""
+    named = ", ".join(runs[:3]) + (" …" if len(runs) > 3 else "")
+    if not every:
+        return f", or run{'s' * (len(runs) > 1)} {named} to end, and more of those before it"
+    if len(runs) == ends:
+        return f", or run{'s' * (len(runs) > 1)} {named} to end"
+    return f", or any {'' if ends == 1 else f'{ends:,} '}of runs {named} to end"
 
 
 def place_precision(ledger: Ledger, head: QueuedRun, line: QueuePosition) -> Precision:

@@ -24,12 +24,12 @@ from locktender.base.limits import Fair, Limits
 from locktender.base.model import RunRow
 from locktender.base.states import RunState, TaskState
 from locktender.kernel import clock_jump, lanes
-from locktender.kernel.explain import Reason, Typical
 from locktender.kernel.fair_turns import Turns
 from locktender.kernel.lanes import rank
 from locktender.kernel.lifecycle import Defaults
 from locktender.kernel.liveness import set_stalled, stalled_by_rows
 from locktender.kernel.queue_position import QueueGroup, QueuePosition
+from locktender.kernel.reasons import Reason, Typical
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import UNKNOWN_US
 from locktender.kernel.waiting_runs import put_cached

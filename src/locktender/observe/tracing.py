@@ -105,7 +105,7 @@ def end(span: Any, state: str, failure: Failure | None, reason: str | None) -> N
         if reason is not None:
             span.set_attribute("locktender.reason", reason)
         if failure is not None:
-            span.set_status(Status(StatusCode.ERROR, f"{failure.type}: {failure.message}"))
+            span.set_status(Status(StatusCode.ERROR, failure.text()))
             span.add_event("exception", _exception(failure))
         span.end()
     except Exception:

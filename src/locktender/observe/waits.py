@@ -7,9 +7,13 @@ import msgspec
 from locktender.base.durations import clock_text, spoken
 from locktender.base.events import unpack
 from locktender.base.model import RunRow
-from locktender.kernel.explain import Reason, event_reason
+from locktender.base.states import TaskState
+from locktender.kernel.explain import in_the_way
 from locktender.kernel.gate_names import offered_to, stop_text
+from locktender.kernel.pauses import pause_texts
+from locktender.kernel.reasons import GateOpening, Reason, event_reason
 from locktender.kernel.timeouts import Until
+from locktender.observe.rebuilt import rebuild
 from locktender.store.protocol import EventFilter, Store
 
 TIME = "time"
@@ -24,8 +28,28 @@ def sleeps_until(at: int, now: int) -> Reason:
     return Reason(TIME, text, estimate_us=left)
 
 
+async def waits_of(store: Store, run: int) -> dict[int, str]:
+    """Tasks of an executing run that have not begun → what each waits for now, by the rules that decide."""
+    scheduler, snapshot = await rebuild(store)
+    known = scheduler.ledger.runs.get(run)
+    found: dict[int, str] = {}
+    for entry in () if known is None else known.tasks.values():
+        if entry.state == TaskState.REQUESTED:
+            found[entry.id] = in_the_way(scheduler, entry, snapshot.now) or "its turn"
+        elif entry.state == TaskState.SCHEDULED:
+            worker, at = entry.worker or "", entry.scheduled_at
+            found[entry.id] = offered_to(worker, at, entry.offers, snapshot.now)
+    return found
+
+
 async def waiting_reasons(store: Store, row: RunRow, now: int) -> tuple[Reason, ...]:
     """Why a waiting run does not go on."""
+    limits, _ = await store.limits()
+    pauses = tuple(Reason("pause", text) for text in pause_texts(limits, row, now))
+    return pauses + await _waits(store, row, now)
+
+
+async def _waits(store: Store, row: RunRow, now: int) -> tuple[Reason, ...]:
     times = await store.wake_times([row.seq])
     wake_at = times.get(row.seq, now)
     waits = await store.event_waits(row.id, MAX_SHOWN)
@@ -52,6 +76,8 @@ class WaitingStep(msgspec.Struct, frozen=True, omit_defaults=True):
     reasons: tuple[Reason, ...]
     until: tuple[Until, ...] = ()
     """When the first of them fails if nothing lets it go."""
+    lets_start: tuple[GateOpening, ...] = ()
+    """What has to happen for the first of them to start."""
 
 
 class StubbornStep(msgspec.Struct, frozen=True, omit_defaults=True):

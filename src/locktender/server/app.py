@@ -24,6 +24,7 @@ from locktender.engine import Engine
 from locktender.observe import prometheus
 from locktender.observe.prometheus import Exposition
 from locktender.server.state import STORE_SECONDS, DemandAnswers, Fresh, HealthAnswers
+from locktender.store.protocol import Store
 
 log: logging.Logger = logging.getLogger(__name__)
 _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
@@ -122,11 +123,16 @@ SESSIONS_SECONDS = 2.0
 """How old the list of sessions that delay the store may be."""
 
 
+OPEN_RUNS_SECONDS = 2.0
+"""How old the numbers of runs by state may be: counting a long queue takes milliseconds."""
+
+
 class App:
     def __init__(self, engine: Engine, since: int, *, demand: bool) -> None:
         """`since`: the start of the process, in the store's time; `demand`: whether it has that route."""
         self._engine = engine
         self._held_up = Fresh(engine.store.held_up, SESSIONS_SECONDS)
+        self._open_runs = Fresh(engine.store.open_runs, OPEN_RUNS_SECONDS)
         self._health = HealthAnswers(engine, since, self._held_up)
         self._demand = DemandAnswers(engine)
         self._exposition = Exposition(engine.metrics, may_lead=engine.election is not None)
@@ -144,7 +150,7 @@ class App:
         self.asgi.router.redirect_slashes = False
 
     async def close(self) -> None:
-        for each in (self._health, self._demand, self._metrics, self._held_up):
+        for each in (self._health, self._demand, self._metrics, self._held_up, self._open_runs):
             await each.close()
 
     async def health(self, _request: Request) -> Response:
@@ -164,5 +170,14 @@ class App:
         # A store that is away says nothing new; the other numbers are this process's own.
         with suppress(StoreError, TimeoutError):
             self._exposition.held_up = await self._held_up.get(STORE_SECONDS)
+            if self._engine.election is not None:
+                await self._read_open_runs(store)
+        self._exposition.rejections = store.rejections.by_rule
         self._exposition.refresh()
         return await asyncio.to_thread(self._exposition.text)
+
+    async def _read_open_runs(self, store: Store) -> None:
+        exposition = self._exposition
+        exposition.open_runs = await self._open_runs.get(STORE_SECONDS)
+        limits, _ = await store.limits()
+        exposition.max_active, exposition.now = limits.max_active, await store.now()

@@ -48,7 +48,7 @@ def in_line(rank: int, counts: QueueCounts, most: int, rows: Iterable[Sequence[A
     if cut:
         own = min(counts.own, most)
         groups = [LineGroup(counts.lane, rank, own + 1, own)]
-    return QueueLine(rank, groups, cut, *counts.ahead(most))
+    return QueueLine(rank, groups, cut, *counts.ahead(most), counts.queued)
 
 
 def taking_turns(rank: int, most: int, rows: Iterable[Sequence[Any]]) -> QueueLine:

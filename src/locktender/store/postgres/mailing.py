@@ -12,7 +12,7 @@ from locktender.store.history import CLIENT
 from locktender.store.mailing import judge_send, sent_event
 from locktender.store.postgres.composed_sql import Parts, columns
 from locktender.store.postgres.session import PostgresSession
-from locktender.store.protocol import TOPIC_KEPT_US, EventSent, EventWaiter, SendEvent
+from locktender.store.protocol import EventSent, EventWaiter, SendEvent
 
 T = TypeVar("T")
 
@@ -46,7 +46,10 @@ class PostgresMailing:
     async def event_waits(
         self, run_id: str | None = None, limit: int = 10_000
     ) -> list[EventWaiter]:
-        rows = await self._look(lambda tx: tx.all("event_waits", run_id, limit))
+        if run_id is None:
+            rows = await self._look(lambda tx: tx.all("event_waits", limit))
+        else:
+            rows = await self._look(lambda tx: tx.all("event_waits_of", run_id, limit))
         return [EventWaiter(*row) for row in rows]
 
 
@@ -57,7 +60,8 @@ async def _send(tx: PostgresSession, event: SendEvent) -> EventSent:
         [now] = await tx.row("now")
         if event.run is None:
             run = NOBODY
-            await tx.run("mail_forget", event.name, now - TOPIC_KEPT_US)
+            limits = await tx.limits((await tx.row("limits_version"))[0])
+            await tx.run("mail_forget", event.name, now - limits.topic_retention_us)
             [repeated] = await tx.row("mail_sent", event.name, event.id)
             answer = EventSent("repeated" if repeated else "sent")
         else:

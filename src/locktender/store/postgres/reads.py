@@ -36,6 +36,7 @@ from locktender.store.protocol import (
     Gather,
     Gathered,
     Heads,
+    OpenRuns,
     QueueEntry,
     QueueLine,
     QueueView,
@@ -278,6 +279,10 @@ async def graph(tx: PostgresSession, digest: str) -> bytes:
     if row is None:
         raise NotFound(f"no graph {digest!r} is stored.", field="graph", got=digest)
     return row[0]
+
+
+async def open_runs(tx: PostgresSession) -> OpenRuns:
+    return OpenRuns(*await tx.row("open_runs"))
 
 
 async def counts(tx: PostgresSession) -> Counts:

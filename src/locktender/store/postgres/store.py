@@ -81,11 +81,13 @@ from locktender.store.protocol import (
     Leadership,
     Lost,
     OfferNotice,
+    OpenRuns,
     Provision,
     ProvisionState,
     QueueEntry,
     QueueView,
     ReassignLanes,
+    Rejections,
     RemoveUnused,
     Renewed,
     RunFilter,
@@ -133,6 +135,7 @@ class PostgresStore(
         self._sql = Dialect(SQL, self.options.quoted_schema)
         self._state: PostgresConnections | None = None
         self._stale = 0
+        self.rejections: Rejections = Rejections()
         self._workers_seen: tuple[str, int] = "", -1
         self._looked_at = 0
         self._cleared_at = -CLEAR_EVERY_US
@@ -214,7 +217,7 @@ class PostgresStore(
     # -- clients
 
     async def submit(self, submit: Submit) -> list[Submitted]:
-        return await self._opened.batcher.submit(submit)
+        return self.rejections.count(await self._opened.batcher.submit(submit))
 
     async def retry(self, run_ids: list[str], again: Sequence[int] = ()) -> list[Submitted]:
         return await self._write(lambda tx: client_verbs.retry(tx, run_ids, again))
@@ -327,7 +330,7 @@ class PostgresStore(
         return stale
 
     async def keep_logs(self, rows: list[LogRow]) -> None:
-        await self._write(lambda tx: tx.run("log_add", *columns(sorted(rows), 4)))
+        await self._write(lambda tx: tx.run("log_add", *columns(sorted(rows), 5)))
 
     # -- values
 
@@ -364,6 +367,10 @@ class PostgresStore(
     async def held_up(self) -> HeldUp:
         return await self._look(reads.held_up)
 
+    async def log_counts(self, run: int, task: int | None = None) -> dict[tuple[int, int], int]:
+        rows = await self._look(lambda tx: tx.all("log_counts", run, task))
+        return {(task, token): lines for task, token, lines in rows}
+
     async def logs(self, where: LogFilter) -> list[LogRow]:
         return await self._look(lambda tx: reads.logs(tx, where))
 
@@ -387,6 +394,9 @@ class PostgresStore(
 
     async def counts(self) -> Counts:
         return await self._look(reads.counts)
+
+    async def open_runs(self) -> OpenRuns:
+        return await self._look(reads.open_runs)
 
     async def stale_writes(self) -> int:
         return self._stale

@@ -10,7 +10,7 @@ from locktender.store.admission import WAITING, WINDOW_SECONDS, counter_names
 from locktender.store.postgres.client_verbs import ceilings, lanes_for
 from locktender.store.postgres.composed_sql import Parts, columns
 from locktender.store.postgres.recovery import fence
-from locktender.store.postgres.session import PostgresSession, pairs
+from locktender.store.postgres.session import LockTaken, PostgresSession, leading_alone, pairs
 from locktender.store.protocol import Waiting, Wake, Woken, WokenRun
 from locktender.store.waking import judge_due, place_of, woken_event
 
@@ -37,8 +37,15 @@ class PostgresWaiting(Waiting):
 
 
 async def wake_due(tx: PostgresSession, wake: Wake) -> Woken:
+    try:
+        return await _wake_alone(tx, wake)
+    except LockTaken:
+        return Woken([], None, busy=True)
+
+
+async def _wake_alone(tx: PostgresSession, wake: Wake) -> Woken:
     # Like a commit that ends a keyed run: what submitters read of it must not change under them.
-    async with tx.transaction("begin_alone"):
+    async with tx.transaction(leading_alone(wake.patient)):
         await fence(tx, wake.term)
         [[now]], [[version]] = await tx.several(("now", ()), ("limits_version", ()))
         limits = await tx.limits(version)

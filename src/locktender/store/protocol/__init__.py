@@ -44,7 +44,6 @@ from locktender.store.protocol.leading import (
 )
 from locktender.store.protocol.mailing import (
     MAX_MAIL,
-    TOPIC_KEPT_US,
     EventSent,
     EventWaiter,
     Mailing,
@@ -66,6 +65,7 @@ from locktender.store.protocol.reading import (
     Follow,
     Followed,
     LineGroup,
+    OpenRuns,
     QueueEntry,
     QueueLine,
     QueueView,
@@ -73,7 +73,7 @@ from locktender.store.protocol.reading import (
     RunFilter,
     RunsEnded,
 )
-from locktender.store.protocol.submitting import SetLimit, Submit, Submitted, Submitting
+from locktender.store.protocol.submitting import Rejections, SetLimit, Submit, Submitted, Submitting
 from locktender.store.protocol.upkeep import (
     AuditState,
     BoundCache,
@@ -102,7 +102,6 @@ from locktender.store.protocol.working import (
 __all__ = [
     "BEGINNING",
     "MAX_MAIL",
-    "TOPIC_KEPT_US",
     "Accept",
     "AuditState",
     "BoundCache",
@@ -134,6 +133,7 @@ __all__ = [
     "Mailing",
     "Naming",
     "OfferNotice",
+    "OpenRuns",
     "Outbox",
     "OutboxAnswer",
     "OutboxEntry",
@@ -149,6 +149,7 @@ __all__ = [
     "Reading",
     "ReassignLanes",
     "References",
+    "Rejections",
     "RemoveUnused",
     "Renewed",
     "RunFilter",

@@ -66,6 +66,8 @@ class QueueLine:
     """How many stand before it by rank and age; None: with a fair key, where that is not the order."""
     more: bool = False
     """`ahead` is a bound: there are more than were asked for before it, and behind it."""
+    queued: int | None = None
+    """How many runs are queued in all, by the counters; None: with a fair key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,20 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenRuns:
+    """How many runs are not over, for metrics: cheap to read however many wait."""
+
+    queued: int
+    executing: int
+    held: int
+    waiting: int
+    active: int
+    """By the counter of the admission ceiling."""
+    oldest_at: int
+    """When the queued run that has waited longest was queued; 0: none is queued."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunsEnded:
     """Ends of runs that a waiting client was notified of. Only a hint: the rows decide."""
 
@@ -181,6 +197,10 @@ class Reading(StoreBase, Protocol):
         ...
 
     async def logs(self, where: LogFilter) -> list[LogRow]: ...
+    async def log_counts(self, run: int, task: int | None = None) -> dict[tuple[int, int], int]:
+        """(task, token) of each attempt of a run that has logged → how many lines, in all."""
+        ...
+
     async def queue(self, limit: int) -> list[QueueEntry]:
         """Queued runs in their global order (priority, then age)."""
         ...
@@ -211,6 +231,7 @@ class Reading(StoreBase, Protocol):
     async def limits(self) -> tuple[Limits, list[LimitRow]]: ...
     async def limit_history(self, limit: int) -> list[LimitChange]: ...
     async def counts(self) -> Counts: ...
+    async def open_runs(self) -> OpenRuns: ...
     async def stale_writes(self) -> int:
         """How many stale writes were refused since the store was opened (`locktender_stale_writes_total`)."""
         ...

@@ -32,6 +32,8 @@ class Wake:
     """At most so many, the earliest first."""
     mailed: Sequence[int] | None = ()
     """Runs that an event was sent to: those that can take it are woken before their time. None: all runs."""
+    patient: bool = False
+    """The leader was turned away several times: it waits a little for submitters."""
 
 
 class WokenRun(NamedTuple):
@@ -49,6 +51,8 @@ class Woken:
     """When the next waiting run is to be woken; None: there is none."""
     held: list[str] = field(default_factory=list[str])
     """Ids of runs whose time cannot be read."""
+    busy: bool = False
+    """Submitters were in the way and nothing was done: the leader goes on, and comes back."""
 
 
 class Waiting(StoreBase, Protocol):

@@ -46,8 +46,15 @@ class SqliteNaming:
         rows = await self._look(lambda tx: tx.all("schedule_due", limit))
         return [schedule_row(row) for row in rows]
 
-    async def tick(self, term: int, moves: Sequence[TickMove]) -> None:
+    async def tick(
+        self,
+        term: int,
+        moves: Sequence[TickMove],
+        *,
+        patient: bool = False,  # noqa: ARG002 — whoever writes waits for the file
+    ) -> bool:
         await self._write(lambda tx: _tick(tx, term, moves))
+        return True
 
     async def put_off(self, term: int, schedules: Sequence[str], until: int) -> None:
         await self._write(lambda tx: _put_off(tx, term, schedules, until))

@@ -8,11 +8,13 @@ from heapq import nsmallest
 from typing import TypeVar
 
 from locktender.base.events import HISTORY, Change
+from locktender.base.model import LogFilter, LogRow
 from locktender.store.history import CLIENT
 from locktender.store.protocol import (
     AuditState,
     BoundCache,
     Discard,
+    Discarded,
     EventReader,
     Prune,
     Pruned,
@@ -112,6 +114,8 @@ def discard_blobs(blobs: Blobs, discard: Discard) -> int:
 class SqliteUpkeep:
     """A part of `SqliteStore`."""
 
+    _blobs: Blobs
+
     async def _write(self, verb: Callable[[SqliteSession], T]) -> T:
         raise NotImplementedError
 
@@ -145,5 +149,26 @@ class SqliteUpkeep:
     async def keep_audit_state(self, state: AuditState) -> None:
         await self._write(lambda tx: _keep_audit_state(tx, state))
 
+    async def keep_logs(self, rows: list[LogRow]) -> None:
+        await self._write(lambda tx: tx.each("log_add", rows))
+
+    async def logs(self, where: LogFilter) -> list[LogRow]:
+        given = where.run, where.task, *where.after, where.limit
+        return [LogRow(*row) for row in await self._look(lambda tx: tx.all("logs_list", *given))]
+
+    async def log_counts(self, run: int, task: int | None = None) -> dict[tuple[int, int], int]:
+        rows = await self._look(lambda tx: tx.all("log_counts", run, task))
+        return {(task, token): lines for task, token, lines in rows}
+
     async def references(self, after: int, limit: int) -> References:
         return await self._look(lambda tx: references(tx, after, limit))
+
+    async def stored_content(self, put_before: int, after: str, limit: int) -> StoredContent:
+        return await self._look(
+            lambda tx: stored_content(tx, self._blobs, put_before, after, limit)
+        )
+
+    async def discard(self, discard: Discard) -> Discarded:
+        graphs = await self._write(lambda tx: discard_graphs(tx, discard))
+        blobs = await self._look(lambda _: discard_blobs(self._blobs, discard))
+        return Discarded(graphs, blobs)

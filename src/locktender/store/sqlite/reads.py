@@ -8,7 +8,7 @@ from locktender.base.changes import Order, Reservation, TaskRow
 from locktender.base.errors import HistoryReplaced, NotFound
 from locktender.base.events import EventRow
 from locktender.base.limits import Limits
-from locktender.base.model import LimitChange, LimitRow, LogFilter, LogRow, RunRow, WorkerRow
+from locktender.base.model import LimitChange, LimitRow, RunRow, WorkerRow
 from locktender.kernel.lanes import HOLD
 from locktender.store import decode
 from locktender.store.admission import tally
@@ -24,6 +24,7 @@ from locktender.store.protocol import (
     Gather,
     Gathered,
     Heads,
+    OpenRuns,
     QueueEntry,
     QueueLine,
     QueueView,
@@ -150,11 +151,6 @@ def tasks(tx: SqliteSession, run: int) -> list[TaskRow]:
     return [TaskRow._make(row) for row in tx.all("tasks_of_run", run)]
 
 
-def logs(tx: SqliteSession, where: LogFilter) -> list[LogRow]:
-    rows = tx.all("logs_list", where.run, where.task, *where.after, where.limit)
-    return [LogRow(*row) for row in rows]
-
-
 def events(tx: SqliteSession, where: EventFilter) -> list[EventRow]:
     if where.newest:
         rows = (tx.all("events_newest", where.after, where.limit))[::-1]
@@ -223,6 +219,10 @@ def graph(tx: SqliteSession, digest: str) -> bytes:
     if row is None:
         raise NotFound(f"no graph {digest!r} is stored.", field="graph", got=digest)
     return row[0]
+
+
+def open_runs(tx: SqliteSession) -> OpenRuns:
+    return OpenRuns(*tx.row("open_runs"))
 
 
 def counts(tx: SqliteSession) -> Counts:

@@ -25,8 +25,6 @@ from locktender.base.model import (
     HeldUp,
     LimitChange,
     LimitRow,
-    LogFilter,
-    LogRow,
     Request,
     RunRow,
     WorkerLife,
@@ -38,8 +36,6 @@ from locktender.store.protocol import (
     ChangeNotice,
     Committed,
     Counts,
-    Discard,
-    Discarded,
     Elect,
     EventFilter,
     Expire,
@@ -54,11 +50,13 @@ from locktender.store.protocol import (
     Leadership,
     Lost,
     OfferNotice,
+    OpenRuns,
     Provision,
     ProvisionState,
     QueueEntry,
     QueueView,
     ReassignLanes,
+    Rejections,
     RemoveUnused,
     Renewed,
     RunFilter,
@@ -67,7 +65,6 @@ from locktender.store.protocol import (
     Snapshot,
     Started,
     Store,
-    StoredContent,
     Submit,
     Submitted,
     Withdraw,
@@ -76,7 +73,6 @@ from locktender.store.sqlite import (
     client_verbs,
     faults,
     leader_verbs,
-    pruning,
     reads,
     recovery,
     worker_verbs,
@@ -120,6 +116,7 @@ class SqliteStore(
         self._state: OpenFile | None = None
         self._blobs = Blobs(self.path, self._clock)
         self._stale = 0
+        self.rejections: Rejections = Rejections()
         self._workers_seen: tuple[str, int] = "", -1
         self._looked_at = 0
         self._waited_to: dict[str, int] = {}
@@ -188,7 +185,7 @@ class SqliteStore(
     # -- clients
 
     async def submit(self, submit: Submit) -> list[Submitted]:
-        return await self._write(lambda tx: client_verbs.submit(tx, submit))
+        return self.rejections.count(await self._write(lambda tx: client_verbs.submit(tx, submit)))
 
     async def retry(self, run_ids: list[str], again: Sequence[int] = ()) -> list[Submitted]:
         return await self._write(lambda tx: client_verbs.retry(tx, run_ids, again))
@@ -289,9 +286,6 @@ class SqliteStore(
         self._stale += len(stale)
         return stale
 
-    async def keep_logs(self, rows: list[LogRow]) -> None:
-        await self._write(lambda tx: tx.each("log_add", rows))
-
     # -- values
 
     async def put_blob(self, data: bytes) -> str:
@@ -326,9 +320,6 @@ class SqliteStore(
     async def held_up(self) -> HeldUp:
         return held_up(self.path)
 
-    async def logs(self, where: LogFilter) -> list[LogRow]:
-        return await self._look(lambda tx: reads.logs(tx, where))
-
     async def queue(self, limit: int) -> list[QueueEntry]:
         return await self._look(lambda tx: reads.queue(tx, limit))
 
@@ -351,6 +342,9 @@ class SqliteStore(
     async def counts(self) -> Counts:
         return await self._look(reads.counts)
 
+    async def open_runs(self) -> OpenRuns:
+        return await self._look(reads.open_runs)
+
     async def stale_writes(self) -> int:
         return self._stale
 
@@ -364,18 +358,6 @@ class SqliteStore(
 
     async def provisioned(self) -> ProvisionState:
         return await self._look(leader_verbs.provisioned)
-
-    # -- upkeep
-
-    async def stored_content(self, put_before: int, after: str, limit: int) -> StoredContent:
-        return await self._look(
-            lambda tx: pruning.stored_content(tx, self._blobs, put_before, after, limit)
-        )
-
-    async def discard(self, discard: Discard) -> Discarded:
-        graphs = await self._write(lambda tx: pruning.discard_graphs(tx, discard))
-        blobs = await self._look(lambda _: pruning.discard_blobs(self._blobs, discard))
-        return Discarded(graphs, blobs)
 
     # -- waking
 

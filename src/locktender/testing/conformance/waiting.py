@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from locktender.base.changes import RunEnd, RunEvents, RunStart, RunWait
+from locktender.base.changes import KeptPlace, RunEnd, RunEvents, RunStart, RunWait
 from locktender.base.clock import SECOND
 from locktender.base.errors import NotLeader
 from locktender.base.events import Change
@@ -290,13 +290,13 @@ class TestWaiting:
             events=[RunEvents(run.seq, [Change("run", 0, "queued", "running"), waits])],
         )
 
-        async def kept() -> list[tuple[int, str, dict[str, str], tuple[str, ...], int]]:
+        async def kept() -> list[KeptPlace]:
             found = (await store.load()).kept
             assert (view := await store.beside(rival.seq, 10)) is not None
             assert view.kept == found
-            return [tuple(each) for each in found]
+            return found
 
-        place = (run.seq, run.id, {"team": "a"}, ("team=*",), now)
+        place = KeptPlace(run.seq, run.id, {"team": "a"}, ("team=*",), now)
         assert await kept() == [place]
         world.clock.advance(HOUR)
         await _wake(leader)

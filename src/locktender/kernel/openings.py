@@ -1,0 +1,419 @@
+"""What would let a task start: the limit that is enough, holders whose end is enough, an instant, a worker.
+
+The gates that block it are opened in thought. Those that stand before it in the order of decision, and that
+nothing else blocks, then start first and take of every gate they need. If that closes another gate, it is opened
+too, and so on. What is named is enough if nobody else comes, and less is not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush, nsmallest
+from typing import NamedTuple
+
+from locktender.base.durations import spoken
+from locktender.base.states import HOLDING
+from locktender.kernel import lanes
+from locktender.kernel.entries import TaskEntry
+from locktender.kernel.fair_turns import Turns
+from locktender.kernel.gates.pool import PoolGate
+from locktender.kernel.gates.protocol import UNBOUNDED, Gate, Key, Lane, SlotGate
+from locktender.kernel.gates.rate import RateGate
+from locktender.kernel.gates.worker import WorkerGate
+from locktender.kernel.ledger import Ledger
+from locktender.kernel.placement import Worker
+from locktender.kernel.reasons import MAX_HOLDERS_SHOWN, GateOpening
+
+MAX_WALKED = 200
+"""Waiters before a task that are looked at one by one; of more it is only said what they would take if all of them
+started."""
+
+
+class Trial(NamedTuple):
+    """What happens before a task starts if the gates that block it are opened."""
+
+    opened: dict[Gate, int]
+    """Gates that have to be opened → how much those before it take there, and what is kept for others."""
+    before: list[TaskEntry]
+    """Who starts before it, in order."""
+    about: bool
+    """There are more before it than were looked at."""
+
+
+def openings(
+    ledger: Ledger, entry: TaskEntry, lane: Lane[TaskEntry], now: int
+) -> list[GateOpening]:
+    """What each gate in the way of a requested task lacks; all of it together lets the task start."""
+    trial = tried(ledger, entry, lane, now)
+    asked = _Asked(ledger, entry, lane, trial, now)
+    return [asked.opening(gate, taken) for gate, taken in trial.opened.items()]
+
+
+def tried(ledger: Ledger, entry: TaskEntry, lane: Lane[TaskEntry], now: int) -> Trial:
+    if not entry.in_line:
+        entry.rank = lanes.rank(ledger.limits, entry.run.row.priority, entry.requested_at)
+    queue = ledger.task_queue
+    opened = dict.fromkeys([block.gate for block in queue.blocks(lane, entry, now)], 0)
+    while True:
+        walk = _Walk(ledger, entry, lane, frozenset(opened), now)
+        more = walk.closed_behind()
+        if not more:
+            taken = {gate: walk.taken[gate] + walk.kept(gate, lane, entry) for gate in opened}
+            # Which of those before it go to a new worker, and which to those with room, is not foreseen.
+            either = any(isinstance(gate, WorkerGate) and gate.room > 0 for gate in opened)
+            return Trial(taken, walk.started, walk.about or either)
+        opened |= dict.fromkeys(more, 0)
+
+
+class _Walk:
+    """Those before a task start as far as they can. Permits are taken of the real workers, and given back."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        entry: TaskEntry,
+        lane: Lane[TaskEntry],
+        opened: frozenset[Gate],
+        now: int,
+    ) -> None:
+        self._ledger, self._queue, self._now = ledger, ledger.task_queue, now
+        self._entry, self._lane, self._opened = entry, lane, opened
+        self.taken: Counter[Gate] = Counter()
+        self.started: list[TaskEntry] = []
+        self.about: bool = False
+        self._served: set[Lane[TaskEntry]] = set()
+        self._turns = Turns()
+        turns = self._queue.turns
+        self._turns.set(turns.fair)
+        self._turns.clock, self._turns.present = dict(turns.clock), turns.present
+        self._placed: list[tuple[Worker, str]] = []
+        self._closed: list[Gate] = []
+        try:
+            self._walk()
+            self._closed = list(self._not_passed(lane, entry))
+        finally:
+            for worker, executor in self._placed:
+                worker.used -= 1
+                worker.used_by[executor] -= 1
+                worker.assigned -= 1
+                worker.offered -= 1
+
+    def closed_behind(self) -> list[Gate]:
+        """Gates that are open now, and closed when the task's turn comes."""
+        return self._closed
+
+    def _walk(self) -> None:
+        lines: list[tuple[Key, int, Lane[TaskEntry], list[TaskEntry]]] = []
+        own = (self._entry.rank, self._entry.id)
+        lanes = list(self._lanes())
+        before = [older(lane, self._entry) for lane in lanes]
+        if sum(before) > MAX_WALKED:
+            self.about = True
+            for lane, count in zip(lanes, before, strict=True):
+                self._take(lane, count)
+            return
+        for number, lane in enumerate(lanes):
+            waiting = self._first(lane, own)
+            if waiting:
+                lines.append((self._key(lane, waiting[-1]), number, lane, waiting))
+        heapify(lines)
+        while lines:
+            key, number, lane, waiting = heappop(lines)
+            actual = self._key(lane, waiting[-1])
+            if actual >= self._key(self._lane, self._entry):
+                if actual == key:
+                    return
+            elif actual == key:
+                if any(True for _ in self._not_passed(lane, waiting[-1])):
+                    continue
+                self._start(lane, waiting.pop())
+                if len(self.started) > MAX_WALKED:
+                    self.about = True
+                    return
+            if waiting:
+                heappush(lines, (self._key(lane, waiting[-1]), number, lane, waiting))
+
+    def _lanes(self) -> Iterator[Lane[TaskEntry]]:
+        """Lanes that nothing else blocks than what is opened."""
+        queue = self._queue
+        for lane in queue.lanes.values():
+            if lane.parked_at is not None and lane.parked_at not in self._opened:
+                continue
+            head = lane.head()
+            if head is not None and (
+                lane is self._lane
+                or all(block.gate in self._opened for block in queue.blocks(lane, head, self._now))
+            ):
+                yield lane
+
+    def _first(self, lane: Lane[TaskEntry], own: tuple[tuple[int, int], int]) -> list[TaskEntry]:
+        """Its first waiters, the first last. In its own lane, and where no turns are taken, the older ones."""
+        only_older = lane is self._lane or self._turns.fair is None
+        several = [
+            task
+            for task in lane.live.values()
+            if task is not self._entry and (not only_older or (task.rank, task.id) < own)
+        ]
+        return nsmallest(MAX_WALKED, several, key=lambda task: (task.rank, task.id))[::-1]
+
+    def _key(self, lane: Lane[TaskEntry], task: TaskEntry) -> Key:
+        return (task.rank[0], self._turns.of(lane.fair), task.rank[1], task.id)
+
+    def _not_passed(self, lane: Lane[TaskEntry], task: TaskEntry) -> Iterator[Gate]:
+        """Gates that are not opened and do not let it pass behind those that have started."""
+        needs = [(gate, 1) for gate in lane.gates] + list(lane.needs)
+        for gate, need in needs:
+            if gate not in self._opened:
+                taken = self.taken[gate] + self.kept(gate, lane, task)
+                if gate.blocks(taken + need, self._now) is not None:
+                    yield gate
+        gate = lane.worker_gate
+        if isinstance(gate, WorkerGate) and gate not in self._opened and self._pick(gate) is None:
+            yield gate
+
+    def _start(self, lane: Lane[TaskEntry], task: TaskEntry) -> None:
+        self._take(lane, 1)
+        gate = lane.worker_gate
+        if isinstance(gate, WorkerGate):
+            self.taken[gate] -= 1
+            worker = None if gate in self._opened else self._pick(gate)
+            if worker is None:
+                self.taken[gate] += 1
+            else:
+                self._ledger.workers.take(worker, gate.requirement.executor, offered=True)
+                self._placed.append((worker, gate.requirement.executor))
+        if self._queue.reserved.get(lane) is task:
+            self._served.add(lane)
+        self._turns.took(lane.fair)
+        self.started.append(task)
+
+    def _take(self, lane: Lane[TaskEntry], count: int) -> None:
+        for gate in lane.gates:
+            self.taken[gate] += count
+        for gate, need in lane.needs:
+            self.taken[gate] += need * count
+        if lane.worker_gate is not None:
+            self.taken[lane.worker_gate] += count
+
+    def _pick(self, gate: WorkerGate) -> Worker | None:
+        return self._ledger.workers.pick(gate.requirement)
+
+    def kept(self, gate: Gate, lane: Lane[TaskEntry], task: TaskEntry) -> int:
+        """Slots that stay reserved for tasks before it which have not started."""
+        if not isinstance(gate, SlotGate) or not gate.kept:
+            return 0
+        queue, own = self._queue, self._key(lane, task)
+        return sum(
+            slots
+            for other, slots in gate.kept.items()
+            if other is not lane
+            and other not in self._served
+            and (holder := queue.reserved.get(other)) is not None
+            and self._key(other, holder) < own
+            and queue.waits_for_pools(other)
+        )
+
+
+class _Asked(NamedTuple):
+    """One task that is asked about, and what happens before it."""
+
+    ledger: Ledger
+    entry: TaskEntry
+    lane: Lane[TaskEntry]
+    trial: Trial
+    now: int
+
+    def opening(self, gate: Gate, taken: int) -> GateOpening:
+        """What `gate` lacks; `taken`: what those before the task take of it."""
+        need = next((slots for pool, slots in self.lane.needs if pool is gate), 1)
+        about = self.trial.about
+        if isinstance(gate, WorkerGate):
+            return _worker(gate, taken + 1, self._permits_to_free(gate), about=about)
+        if isinstance(gate, RateGate):
+            return _rate(gate, taken, need, self.now, about=about)
+        name, limit = gate.label(), gate.used + taken + need
+        slots = limit - gate.limit
+        if isinstance(gate, PoolGate) and (gate.limit < 0 or slots <= 0):
+            return GateOpening(name, f"pool {gate.name} resumed", resume=True)
+        ends = self._ends(gate, need)
+        if not isinstance(gate, PoolGate):
+            # The run's own bounds are part of its flow: nobody can change them.
+            text = _ends_text(ends) or "those before it to end"
+            return GateOpening(name, text, None, *ends, slots=slots, about=about)
+        text = f"pool {gate.name} {gate.limit} → {limit}" + (" and resumed" if gate.paused else "")
+        at = None
+        if gate.limit < need:
+            ends = ((), 0)
+            text += f" (locktender pools set {gate.name} {limit})"
+        elif not gate.paused:
+            text += f", or {_ends_text(ends)}" if ends[0] else ""
+            at, dead = _dead(self.ledger, gate, slots)
+            if at is not None:
+                left = spoken(max(0, at - self.now))
+                text += f", or {left} to pass: slots are kept for dead worker {dead}"
+        return GateOpening(
+            name, text, limit, *ends, slots=slots, resume=gate.paused, at=at, about=about
+        )
+
+    def _ends(self, gate: Gate, need: int) -> Ends:
+        """Who holds it, and how many of them have to end.
+
+        Their end opens other gates too: some that these block alone may start first.
+        """
+        holders = holders_of(self.ledger, gate)
+        if self.trial.about:
+            return _ends([(task.id, 1) for task in holders], UNBOUNDED)
+        walk = self._behind(holders, frozenset())
+        taken = walk.taken[gate] + walk.kept(gate, self.lane, self.entry)
+        slots = gate.used + taken + need - gate.limit
+        return _ends([(task.id, uses(task, gate)) for task in holders], slots)
+
+    def _behind(self, ending: list[TaskEntry], more: frozenset[Gate]) -> _Walk:
+        """Who starts before it if these end."""
+        opened = more | frozenset(self.trial.opened)
+        for task in ending:
+            worker = self.ledger.workers.by_id.get(task.worker or "")
+            if task.lane is not None:
+                opened |= {*task.lane.gates, *(pool for pool, _ in task.lane.slots)}
+            if worker is not None:
+                opened |= {
+                    gate
+                    for gate in self.ledger.workers.gates.values()
+                    if gate.requirement.executor == task.spec.executor
+                    and worker.fits(gate.requirement)
+                }
+        return _Walk(self.ledger, self.entry, self.lane, opened, self.now)
+
+    def _permits_to_free(self, gate: WorkerGate) -> Ends:
+        """Tasks whose end leaves permits for it and for those before it that wait for the same ones.
+
+        Nothing is said where those workers lack more than permits, or where some of them serve others alone.
+        """
+        workers, executor = self.ledger.workers, gate.requirement.executor
+        several = list(workers.matching(gate.requirement))
+        sharing = frozenset[Gate](
+            other
+            for other in workers.gates.values()
+            if other.requirement.executor == executor
+            and any(worker.fits(other.requirement) for worker in several)
+        )
+        if any(worker.room(executor)[1] != "permits" for worker in several) or any(
+            list(workers.matching(other.requirement)) != several
+            for other in workers.gates.values()
+            if other in sharing
+        ):
+            return (), 0
+        ids = {worker.id for worker in several}
+        running = [
+            task
+            for run in self.ledger.runs.values()
+            for task in run.tasks.values()
+            if task.state in HOLDING and task.worker in ids and task.spec.executor == executor
+        ]
+        walk = self._behind(running, sharing)
+        free = 1 + sum(walk.taken[other] for other in sharing)
+        tasks, ends = _ends([(task.id, 1) for task in running], free)
+        return (tasks, ends) if ends else ((), 0)
+
+
+def _dead(ledger: Ledger, pool: PoolGate, slots: int) -> tuple[int | None, str]:
+    """When so many slots of dead workers come free by themselves, and whose the last of them is."""
+    for until, held, worker in sorted(
+        (until, held, worker)
+        for (_, _, name), (held, until, worker) in ledger.lingering.items()
+        if name == pool.name
+    ):
+        slots -= held
+        if slots <= 0:
+            return until, worker
+    return None, ""
+
+
+Ends = tuple[tuple[int, ...], int]
+"""The first holders; how many of them have to end, whichever. 0: all of them do not do."""
+
+
+def _ends(holders: list[tuple[int, int]], slots: int) -> Ends:
+    tasks = tuple(task for task, _ in holders[:MAX_HOLDERS_SHOWN])
+    free = 0
+    for ends, held in enumerate(sorted(held for _, held in holders), 1):
+        free += held
+        if free >= slots:
+            return tasks, ends
+    return tasks, 0
+
+
+def _ends_text(ends: Ends) -> str:
+    tasks, count = ends
+    named = ", ".join(str(task) for task in tasks)
+    several = "task" if len(tasks) == 1 else "tasks"
+    if not tasks:
+        return ""
+    if not count:
+        return f"{several} {named} to end, and more of those before it"
+    if len(tasks) == count:
+        return f"{several} {named} to end"
+    return f"any {'' if count == 1 else f'{count} '}of tasks {named} to end"
+
+
+def _rate(gate: RateGate, taken: int, need: int, now: int, *, about: bool) -> GateOpening:
+    rate = gate.rate
+    if need > rate.burst:
+        text = f"pool {gate.name} with a burst of {need} (locktender pools set {gate.name} --burst {need})"
+        return GateOpening(gate.label(), text, need)
+    tat = max(gate.tat, now * rate.count) + taken * rate.per_us
+    at = -(-(tat + (need - rate.burst) * rate.per_us) // rate.count)
+    text = f"{spoken(max(0, at - now))} to pass for the rate of pool {gate.name}"
+    return GateOpening(gate.label(), text, at=at, about=about)
+
+
+def _worker(gate: WorkerGate, permits: int, ends: Ends, *, about: bool) -> GateOpening:
+    requirement = gate.requirement
+    wanted = "".join(f" and {label}={value}" for label, value in requirement.needs)
+    several = "one" if permits == 1 else str(permits)
+    text = (
+        f"{several} more {requirement.executor} permit{'' if permits == 1 else 's'}"
+        f" on workers with step {requirement.step}{wanted}"
+    )
+    if ends[1]:
+        text += f", or {_ends_text(ends)}"
+    return GateOpening("worker", text, None, *ends, permits=permits, about=about)
+
+
+def holders_of(ledger: Ledger, gate: Gate) -> list[TaskEntry]:
+    """Tasks in flight that hold some of `gate`, the oldest first."""
+    lingering = ledger.lingering.items() if isinstance(gate, PoolGate) else ()
+    held = gate.used - sum(slots for (_, _, name), (slots, _, _) in lingering if name == gate.name)
+    found: list[TaskEntry] = []
+    for run in ledger.runs.values():
+        in_flight = run.in_flight
+        for task in run.tasks.values() if in_flight else ():
+            if task.state in HOLDING:
+                in_flight -= 1
+                if slots := uses(task, gate):
+                    found.append(task)
+                    held -= slots
+                # What started first stands first: of 100,000 that wait few are looked at.
+                if held <= 0 or not in_flight:
+                    break
+        if held <= 0:
+            break
+    return sorted(found, key=lambda task: task.started_at or task.scheduled_at)
+
+
+def older(lane: Lane[TaskEntry], task: TaskEntry) -> int:
+    """How many of a lane stand before a task by rank and age."""
+    own = (task.rank, task.id)
+    if len(lane.entries) == len(lane.live):
+        return sum(map(own.__gt__, lane.entries))
+    return sum((each.rank, each.id) < own for each in lane.live.values())
+
+
+def uses(task: TaskEntry, gate: Gate) -> int:
+    """How much of `gate` this task needs or holds."""
+    if task.lane is None:
+        return 0
+    return sum(slots for pool, slots in task.lane.slots if pool is gate) or int(
+        gate in task.lane.gates
+    )

@@ -1,0 +1,91 @@
+"""What `why` answers with: reasons with their numbers, holders, and what would let a waiter start."""
+
+from __future__ import annotations
+
+import msgspec
+
+from locktender.base.durations import MAX_MICROSECONDS, clock_text, spoken
+from locktender.kernel.queue_position import Precision
+
+MAX_HOLDERS_SHOWN = 20
+
+
+class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who has what is waited for."""
+
+    run: str
+    task: int = 0
+    node: str = ""
+    slots: int = 1
+    since: int = 0
+    worker: str = ""
+    dead: bool = False
+    """Its worker is gone; the slots are kept until the pool's own lease has passed."""
+    until: int = 0
+    """Of a dead one: when the slots come free."""
+    stop_reason: str = ""
+    """Why it was asked to stop, where it was and still runs: `timeout`, `cancel` …"""
+    stop_asked_at: int = 0
+    waiting: bool = False
+    """A run that sleeps or waits for an event, and keeps its place (`counts_while_waiting`)."""
+    stalled: bool = False
+    """The lease of its worker has passed, and the process lives: the slots stay taken."""
+
+
+class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One gate that blocks, with its numbers."""
+
+    gate: str
+    text: str
+    used: int = 0
+    limit: int = -1
+    need: int = 1
+    ahead: int = 0
+    """How many waiters go first at the same gate if nobody else comes."""
+    ahead_is: Precision = "exact"
+    """How `ahead` is meant: fair turns may not be known for certain, a long line not counted to its end."""
+    holders: tuple[Holder, ...] = ()
+    more_holders: int = 0
+    estimate_us: int | None = None
+    never: bool = False
+    """As limits are now, this can never be passed."""
+
+
+class GateOpening(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one gate lacks to let a waiter start. Where several gates do, all of it has to happen."""
+
+    gate: str
+    text: str
+    limit: int | None = None
+    """The smallest limit that is enough; of a rate its burst. None: no limit helps, or none can be set."""
+    tasks: tuple[int, ...] = ()
+    """Holders (the first of them): it is enough that `ends` of them end, whichever they are."""
+    ends: int = 0
+    """0: their end alone is not enough. Fewer may do where they hold more than this."""
+    slots: int = 0
+    """How much of the gate has to come free."""
+    resume: bool = False
+    """It is paused: that has to end."""
+    at: int | None = None
+    """Time alone opens it at this instant."""
+    permits: int = 0
+    """Of workers: how many more are needed, on workers that fit."""
+    runs: tuple[str, ...] = ()
+    """Of queued runs: the runs that hold the places, as `tasks`."""
+    about: bool = False
+    """There are so many before it that this is only about enough."""
+
+
+class Typical(msgspec.Struct, frozen=True):
+    """How long things usually take, for estimates; empty where nothing has been seen yet."""
+
+    step_us: dict[str, int] = {}
+    run_us: int | None = None
+
+
+def event_reason(name: str, since: int, until: int, now: int) -> Reason:
+    """A wait for an event. It holds nothing, and nobody knows how long it lasts."""
+    text = f"waits for event `{name}` since {spoken(max(0, now - since))}"
+    if until - since < MAX_MICROSECONDS:
+        text += f", times out {clock_text(until)} ({spoken(max(0, until - now))} left)"
+    return Reason("event", text)

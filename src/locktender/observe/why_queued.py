@@ -1,0 +1,138 @@
+"""`why` of queued runs: one with its whole place in the queue, or the first of them from one reading."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from locktender.base.durations import spoken
+from locktender.base.graph import Graph
+from locktender.base.model import RunRow
+from locktender.kernel import lanes
+from locktender.kernel.entries import QueuedRun
+from locktender.kernel.explain_runs import explain_queued, place_precision, runs_to_start
+from locktender.kernel.fair_turns import Turns
+from locktender.kernel.gate_names import counted
+from locktender.kernel.queue_position import QueueGroup, QueuePosition
+from locktender.kernel.reasons import Typical
+from locktender.kernel.scheduler import Scheduler
+from locktender.observe import rebuilt
+from locktender.observe.answer import LEFT, Why, why_run
+from locktender.observe.rebuilt import EVENTS_READ, line_of, median, places
+from locktender.store.protocol import EventFilter, QueueEntry, QueueView, RunFilter, Store
+
+
+async def queued_why(store: Store, row: RunRow) -> Why:
+    """Why one queued run does not start."""
+    view = await store.beside(row.seq, rebuilt.MAX_RUNS_COUNTED)
+    if view is None:
+        now = await store.now()
+        return why_run(row, now, row.queued_at, note=LEFT)
+    line = await line_of(store, row, view)
+    why = await _explained(store, row, view, places(view), line, view.lasted)
+    note = await (nobody_leads(store) if why.reasons else turn_note(store))
+    return msgspec.structs.replace(why, note=note)
+
+
+MAX_FLOWS_TIMED = 20
+"""Flows whose usual durations are read for one list of the queue."""
+
+
+async def queued_whys(store: Store, entries: Sequence[QueueEntry]) -> tuple[list[Why], int | None]:
+    """Why each of the first queued runs does not start, and how many are queued in all; None: that is not known.
+
+    Who executes is the same for all of them, and who stands before each is in the list: it is read once.
+    """
+    views: dict[str, QueueView] = {}
+    for entry in reversed(entries):
+        if entry.run.flow not in views and len(views) < MAX_FLOWS_TIMED:
+            view = await store.beside(entry.run.seq, rebuilt.MAX_RUNS_COUNTED)
+            if view is not None:
+                views[entry.run.flow] = view
+    if not views:
+        return [], 0
+    view = next(iter(views.values()))
+    scheduler = places(view)
+    before: Counter[frozenset[str]] = Counter()
+    found: list[Why] = []
+    note, turn = await nobody_leads(store), await turn_note(store)
+    for entry in entries:
+        row = entry.run
+        rank, _ = lanes.rank(view.limits, row.priority, row.queued_at)
+        groups = [QueueGroup("", rank, n, n, of) for of, n in before.items()]
+        line = QueuePosition(Turns(), "", rank, groups)
+        timed = views.get(row.flow)
+        lasted = [] if timed is None else timed.lasted
+        why = await _explained(store, row, view, scheduler, line, lasted)
+        why = msgspec.structs.replace(why, note=note if why.reasons else turn)
+        found.append(msgspec.structs.replace(why, position=entry.position))
+        if row.waits_for is None and not scheduler.ledger.is_paused(row):
+            tags = {rule.counter(row.tags) for rule in view.limits.tags}
+            before[frozenset(each for each in tags if each is not None)] += 1
+    return found, view.line.queued
+
+
+async def _explained(
+    store: Store,
+    row: RunRow,
+    view: QueueView,
+    scheduler: Scheduler,
+    line: QueuePosition,
+    lasted: list[int],
+) -> Why:
+    scheduler.graphs.setdefault(row.graph, Graph(row.flow, ()))
+    scheduler.ledger.put_head(row)
+    head = scheduler.ledger.heads.get(row.seq)
+    if head is None:
+        head = QueuedRun(row, lanes.rank(view.limits, row.priority, row.queued_at))
+    # Times of other flows are no estimate for this one.
+    typical = Typical(run_us=median(lasted) if lasted else None)
+    replaced = await _replaced(store, row)
+    reasons = explain_queued(scheduler, head, typical, line, view.now, replaced=replaced)
+    precision = place_precision(scheduler.ledger, head, line)
+    why = why_run(row, view.now, row.queued_at, tuple(reasons))
+    return msgspec.structs.replace(
+        why,
+        position=line.ahead + 1,
+        position_is=precision,
+        lets_start=runs_to_start(scheduler.ledger, head, reasons, line),
+    )
+
+
+async def _replaced(store: Store, row: RunRow) -> str | None:
+    """The id of the run it waits for."""
+    if row.waits_for is None:
+        return None
+    found = await store.runs(RunFilter(before=row.waits_for + 1, limit=1))
+    return next((each.id for each in found if each.seq == row.waits_for), None)
+
+
+async def nobody_leads(store: Store) -> str:
+    """Then nothing starts, whatever gates say."""
+    if await store.leader() is not None:
+        return ""
+    return "No process leads, and nothing starts: start an engine on this store."
+
+
+async def turn_note(store: Store) -> str:
+    """No gate blocks it: it starts with the leader's next cycle, if there is a leader."""
+    return await nobody_leads(store) or "It starts with the leader's next cycle."
+
+
+async def engine_note(store: Store) -> str:
+    """No gate blocks it and it has not started within two cycles: what of the engine is in the way."""
+    leader, now = await store.leader(), await store.now()
+    if leader is None:
+        return "Its gates are open, but no process leads: start an engine on this store."
+    held_up = await store.held_up()
+    last = await store.events(EventFilter(limit=EVENTS_READ, newest=True))
+    at = next((row.at for row in reversed(last) if row.cycle > 0), None)
+    since = "" if at is None else f" for {spoken(max(0, now - at))}"
+    text = f"Its gates are open. The engine is in the way: leader {leader} has written no decision{since}"
+    if held_up.sessions:
+        text += (
+            f"; {counted(len(held_up.sessions), 'session')} of the database holds the history up"
+        )
+    return text + "."

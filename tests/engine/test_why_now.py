@@ -1,0 +1,232 @@
+"""What waits is explained by the rules at the moment of asking, and not by what was written before."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.steps import client_flows as flows
+from tests.support.cli_harness import locktender, output_of, started
+from tests.support.worlds import graph, run_row, step, worker_row
+
+from locktender import Client, StepError, connect, embedded, flow, sleep
+from locktender import step as step_of
+from locktender.base.changes import TaskRow
+from locktender.base.limits import Limits
+from locktender.base.model import Failure
+from locktender.cli.run_view import view_of
+from locktender.kernel.scheduler import Scheduler
+from locktender.observe.rebuilt import queue_in_order
+from locktender.observe.waits import OfferedStep
+from locktender.observe.why import Why, explain_run, note_of
+from locktender.observe.why_queued import queued_whys
+from locktender.store.sqlite.store import SqliteStore
+from locktender.testing import eventually
+
+
+@pytest.fixture(autouse=True)
+def _gate() -> Iterator[None]:
+    flows.GATE.clear()
+    yield
+    flows.GATE.set()
+
+
+@step_of(pools={"db": 1})
+def hold(x: int) -> int:
+    assert flows.GATE.wait(60)
+    return x
+
+
+@flow
+def holds(count: int) -> list[int]:
+    return hold.map(list(range(4)))
+
+
+@flow
+def naps() -> int:
+    return sleep("1h", 1)
+
+
+@pytest.mark.parametrize("kind", ["capacity", "queue_timeout", "deadline"])
+def test_a_failure_says_its_type_once(kind: str):
+    text = f"{kind}: no worker with gpu=yes for 4h"
+    assert Failure(kind, text).text() == text
+    assert str(StepError.of(kind, text)) == text
+    assert Failure("ValueError", "no").text() == "ValueError: no"
+
+
+def test_every_waiter_has_its_reason_and_a_changed_limit_changes_it(engine: Client):
+    engine.pools.set("db", limit=1)
+    run = engine.submit(holds, 4)
+
+    def reasons() -> list[str]:
+        return sorted(str(each.wait_reason) for each in run.tasks() if each.state == "requested")
+
+    eventually(lambda: reasons() == ["pool:db"] * 3)
+    engine.pools.pause("db")
+    # No leader has written a word of it: the pause is a rule, and is asked.
+    eventually(lambda: reasons() == ["paused:db"] * 3)
+    engine.pools.resume("db")
+    engine.pools.set("db", limit=2)
+    eventually(lambda: reasons() == ["pool:db"] * 2)
+    flows.GATE.set()
+    assert run.result("60s") == [0, 1, 2, 3]
+    assert {task.wait_reason for task in run.tasks()} == {None}
+
+
+def test_a_paused_sleeping_run_names_the_pause_too(engine: Client):
+    run = engine.submit(naps)
+    eventually(lambda: run.status() == "waiting")
+    run.pause("the data is wrong")
+    eventually(lambda: [each.gate for each in run.why().reasons] == ["pause", "time"])
+    assert "the data is wrong" in str(run.why())
+    run.cancel()
+
+
+NOW = 10**15
+
+
+def test_an_offered_task_is_not_called_running():
+    lead = Scheduler(Limits(), term=1, owner="me")
+    lead.graphs = {"flow": graph(step("a"))}
+    lead.put_worker(worker_row("w", permits={"async": 1}))
+    lead.put_head(run_row(1, graph="flow"))
+    lead.cycle(NOW)
+    [entry] = lead.ledger.runs[1].tasks.values()
+    assert entry.state == "scheduled"
+    entry.offers = 3
+    note = note_of(lead, entry, NOW + 4_000_000)
+    assert note == "It is offered to w 4s ago (3rd offer), and not accepted yet."
+    lead.ledger.workers.by_id["w"].stalled_since = NOW
+    note = note_of(lead, entry, NOW + 4_000_000)
+    assert note.startswith("It is offered to w 4s ago (3rd offer)")
+    assert "Worker w is stalled" in note
+    assert "waits for nothing" not in note
+
+    offered = {"a": OfferedStep(1, "w", NOW, 3)}
+    why = Why("run", "r", "flow", "running", NOW, NOW + 4_000_000, offered=offered)
+    row = TaskRow(id=entry.id, node=0, idx=-1, state="scheduled", worker="w", scheduled_at=NOW)
+    view = view_of(run_row(1, state="running"), lead.graphs["flow"], [row], why, NOW)
+    [shown] = view.steps
+    assert (shown.running, shown.offered, shown.waiting) == (0, 1, 0)
+    assert shown.notes == ("offered to w 4s ago (3rd offer)",)
+
+
+def test_a_dead_holder_of_a_pool_is_shown_as_one(tmp_path: Path):
+    url = tmp_path / "locktender.db"
+    with embedded(url) as engine:
+        engine.pools.set("db", limit=2, lease="1h")
+        run = engine.submit(holds, 4)
+        eventually(lambda: sum(each.state == "running" for each in run.tasks()) == 2)
+        [first, *_] = run.tasks()
+        # as a worker's death leaves it: the slots are kept for the pool's own lease
+        with closing(sqlite3.connect(url)) as file:
+            row = (first.id, 7, "db", 1, 4 * 10**15, "gone")
+            file.execute("INSERT INTO linger VALUES (?, ?, ?, ?, ?, ?)", row)
+            file.commit()
+        info = locktender("pools", "info", "db", "--url", str(url), "--json", cwd=tmp_path).data
+        shown = locktender("pools", "info", "db", "--url", str(url), cwd=tmp_path).out
+        flows.GATE.set()
+        run.result("60s")
+    states = [(each["state"], each["worker"], each["slots"]) for each in info["holders"]]
+    assert [each[0] for each in states] == ["dead", "running", "running"]
+    assert states[0] == ("dead", "gone", 1)
+    assert info["used"] == sum(each[2] for each in states) == 3
+    assert "dead" in shown
+    # a pool with a lease of its own: until that has passed too the slots stay taken
+    assert all(each["lease_until"] > info["holders"][1]["since"] for each in info["holders"][1:])
+    assert "in 1h" in shown or "in 59m" in shown
+
+
+def test_a_list_of_the_queue_says_how_many_there_are(tmp_path: Path):
+    url = tmp_path / "locktender.db"
+    with embedded(url) as engine:
+        engine.limits.set_max_concurrent_runs(1)
+        engine.limits.set_tag("tenant", limit=1, per_value=True)
+    with connect(url) as client:
+        for number in range(60):
+            client.submit(flows.waits, number, tags={"tenant": "ab"[number % 2]}, priority=5)
+        whole = locktender("queue", "list", "-n", "60", "--url", str(url), "--json", cwd=tmp_path)
+        first = locktender("queue", "list", "--url", str(url), cwd=tmp_path)
+        last = whole.data[-1]["run"]["id"]
+        one = locktender("queue", "why", last, "--url", str(url), cwd=tmp_path).out
+    assert "first 20 of 60" in first.err
+    assert (len(whole.data), whole.err) == (60, "")
+    assert all(each["why"].get("reasons") or each["why"]["note"] for each in whole.data)
+    assert "position 60 in the queue, priority 5, tags team=search, tenant=b" in one
+
+
+def test_rows_beyond_fifty_have_their_reasons(engine: Client, url: Path, tmp_path: Path):
+    engine.limits.set_max_concurrent_runs(1)
+    engine.limits.set_tag("tenant", limit=1, per_value=True)
+    runs = [engine.submit(flows.waits, n, tags={"tenant": "ab"[n % 2]}) for n in range(71)]
+    eventually(lambda: runs[0].status() == "running")
+    shown = locktender("queue", "list", "-n", "70", "--url", str(url), "--json", cwd=tmp_path).data
+    for entry in shown:
+        told = {each["gate"]: each for each in entry["why"]["reasons"]}
+        alone = {each.gate: each for each in engine.why(entry["run"]["id"]).reasons}
+        assert told.keys() == alone.keys()
+        assert [each.get("ahead", 0) for each in told.values()] == [
+            each.ahead for each in alone.values()
+        ]
+    assert len(shown) == 70
+    engine.runs.cancel([run.id for run in runs])
+
+
+async def test_a_list_of_the_queue_reads_who_executes_once(tmp_path: Path):
+    url = tmp_path / "locktender.db"
+    with connect(url) as client:
+        for number in range(300):
+            client.submit(flows.waits, number)
+    reads = [0]
+
+    class Counting(SqliteStore):
+        async def beside(self, run: int, most: int) -> Any:
+            reads[0] += 1
+            return await super().beside(run, most)
+
+    store = Counting(url)
+    await store.open()
+    whys, total = await queued_whys(store, await queue_in_order(store, 200))
+    await store.close()
+    assert (len(whys), total, reads[0]) == (200, 300, 1)
+
+
+class Led(SqliteStore):
+    """A leader has the lease, and decides nothing."""
+
+    async def leader(self) -> str | None:
+        return "frozen"
+
+
+async def test_what_no_gate_blocks_names_the_engine(tmp_path: Path):
+    url = tmp_path / "locktender.db"
+    with connect(url) as client:
+        run = client.submit(flows.waits, 1)
+        why = str(run.why())
+    assert "no process leads" in why
+    assert "Nothing blocks it" not in why
+    store = Led(url)
+    await store.open()
+    why = str(await explain_run(store, run.id))
+    await store.close()
+    assert "The engine is in the way: leader frozen has written no decision" in why
+    assert "next cycle" not in why
+
+
+def test_why_is_watched_until_it_has_ended(engine: Client, url: Path, tmp_path: Path):
+    engine.limits.set_max_concurrent_runs(1)
+    first, second = (engine.submit(flows.waits, number) for number in range(2))
+    eventually(lambda: first.status() == "running")
+    shell = ("why", second.id, "--watch", "--url", str(url))
+    with started(*shell, cwd=tmp_path) as watching:
+        eventually(lambda: "1 of 1 runs execute" in output_of(watching))
+        flows.GATE.set()
+        assert watching.wait(60) == 0
+        said = output_of(watching)
+    assert "max_concurrent_runs 1 → 2, or run" in said
+    assert "It waits for nothing." in said.splitlines()[-1]
