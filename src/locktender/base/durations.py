@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo
 
 from locktender.base.errors import InvalidInput
@@ -96,10 +96,15 @@ def instant_text(value: object, field: str) -> int:
 def clock_text(at: int, tz: str = "UTC") -> str:
     """An instant as people read it: `Thursday 2031-05-01 09:00:00 UTC`, or `… (Europe/Berlin)`."""
     try:
-        moment = _EPOCH + timedelta(microseconds=at)
-        shown = moment if tz == "UTC" else moment.astimezone(ZoneInfo(tz))
+        zone = UTC if tz == "UTC" else _zone(tz)
+        shown = (_EPOCH + timedelta(microseconds=at)).astimezone(zone)
     except OverflowError:
         return "a moment that no calendar has"
-    except (ValueError, OSError, LookupError):  # there is no such zone on this machine
-        shown, tz = moment, "UTC"
-    return f"{shown:%A %Y-%m-%d %H:%M:%S} " + ("UTC" if tz == "UTC" else f"({tz})")
+    return f"{shown:%A %Y-%m-%d %H:%M:%S} " + ("UTC" if zone is UTC else f"({tz})")
+
+
+def _zone(tz: str) -> tzinfo:
+    try:
+        return ZoneInfo(tz)
+    except (ValueError, OSError, LookupError):  # this machine does not know it
+        return UTC
