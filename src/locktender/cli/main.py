@@ -48,7 +48,7 @@ def begin(
         print(context.get_help())
 
 
-WORDS = {
+WORDS: dict[str, tuple[str, ...]] = {
     "run": ("run", "submit", "dev", "demo"),
     "server": ("server",),
     "worker": ("worker",),
