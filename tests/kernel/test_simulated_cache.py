@@ -10,6 +10,7 @@ from tests.support.worlds import graph, items, needs, numbers, step, world
 from locktender.base.changes import CacheClear
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.graph import CacheRule, Const, Graph, Output
+from locktender.base.unfolding import TracedFlow, tracing_graph, unfold
 from locktender.simulate.scenarios import random_world, violations
 from locktender.simulate.world import SimWorld
 
@@ -147,3 +148,13 @@ def test_a_scope_is_the_flow_unless_it_is_everything():
 def test_random_worlds_with_cached_steps_keep_every_promise(seed: int):
     world = random_world(seed)
     settled(world)
+
+
+def test_a_traced_graph_finds_its_computed_keys_behind_the_tracing_step():
+    keyed = step("main", cache=CacheRule(SECOND, key=0))
+    traced = TracedFlow(graph(step("main.key"), keyed), {}, [])
+    unfolded, _ = unfold(tracing_graph("flow", ()), traced)
+    rule = unfolded.nodes[2].cache
+    assert rule is not None
+    assert rule.key == 1
+    assert unfolded.nodes[1].name == "main.key"
