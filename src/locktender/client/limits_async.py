@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -24,8 +24,10 @@ from locktender.base.names import UNLIMITED
 from locktender.base.tracebacks import public
 from locktender.client.core import Core
 from locktender.client.views import LimitChangeInfo, LimitInfo, instant
-from locktender.observe.holders import LimitCost, limit_costs
 from locktender.store.protocol import SetLimit
+
+if TYPE_CHECKING:
+    from locktender.observe.holders import LimitCost
 
 FIXED = ("max_concurrent_runs", "max_active", "fair")
 ENGINE = {
@@ -105,8 +107,9 @@ def limit_infos(rows: Sequence[LimitRow]) -> list[LimitInfo]:
     for each in ("max_concurrent_runs", "max_active", *ENGINE):
         if each not in shown:
             text = _default(defaults, each)
-            kind, _ = stored_as(each)
-            found.append(LimitInfo(kind, each, text, None, None, paused=False))
+            kind, stored = stored_as(each)
+            version = LimitRow(kind, stored, None, None).version
+            found.append(LimitInfo(kind, each, text, None, None, paused=False, version=version))
     order = {"runs": 0, "active": 1, "tag": 2, "flow": 3, "run": 4, "fair": 5, "engine": 6}
     return sorted(found, key=lambda info: (order[info.kind], info.name))
 
@@ -121,6 +124,7 @@ def _info(row: LimitRow) -> LimitInfo:
         declared=_shown(row, row.declared),
         paused=row.kind in ("flow", "run")
         or bool(cast("dict[str, Any]", msgspec.json.decode(rule)).get("paused", False)),
+        version=row.version,
     )
 
 
@@ -341,6 +345,8 @@ class AsyncLimits:
     async def cost(self, last: Duration = "24h") -> list[LimitCost]:
         """What each limit cost in waiting, of waits that were over within `last`; the most expensive first."""
         self._core.guard.check()
+        from locktender.observe.holders import limit_costs
+
         return await limit_costs(self._core.store, microseconds(last, "last"))
 
     async def list(self) -> LimitInfos:
@@ -392,9 +398,7 @@ class AsyncLimits:
         await self._change([change])
 
     async def _change(self, changes: list[SetLimit]) -> None:
-        await self._core.store.set_limit(changes)
-        self._core.limits_read = None
-        self._core.changed()
+        await self._core.set_limits(changes)
 
 
 def _tag(limits: Limits, name: str) -> TagRule | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from locktender.base.durations import Duration
 from locktender.base.limits import Rate
@@ -26,7 +26,9 @@ from locktender.client.views import (
     WorkerInfo,
 )
 from locktender.client.workers import AsyncWorkers
-from locktender.observe.holders import LimitCost
+
+if TYPE_CHECKING:
+    from locktender.observe.holders import LimitCost
 
 Ids = str | Run[Any] | Iterable[str | Run[Any]]
 RunIds = list[str]
@@ -158,6 +160,7 @@ class SyncRuns:
         tags: TagValues | None = None,
         flow: str | None = None,
         limit: int = 100,
+        before: int | None = None,
     ) -> RunInfos:
         """The newest runs that match, newest first.
 
@@ -165,8 +168,9 @@ class SyncRuns:
         tags    runs with all of these tags
         flow    the flow's name
         limit   1 to 100,000; default 100
+        before  only runs with a smaller `number`, for the next page; default None
         """
-        return self._bridge.call(self._runs.list(status, tags, flow, limit))
+        return self._bridge.call(self._runs.list(status, tags, flow, limit, before))
 
 
 @public

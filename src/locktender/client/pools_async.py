@@ -98,7 +98,8 @@ class AsyncPools:
                     waiting[pool] = waiting.get(pool, 0) + 1
         for pool, (gate, *_) in scheduler.ledger.slot_gates.items():
             used[pool] = gate.used
-        sources = {row.name: _source(row) for row in snapshot.limit_rows if row.kind == "pool"}
+        rows = {row.name: row for row in snapshot.limit_rows if row.kind == "pool"}
+        sources = {name: _source(row) for name, row in rows.items()}
         names = sources.keys() | waiting.keys() | {pool for pool, n in used.items() if n}
         return [
             _info(
@@ -107,6 +108,7 @@ class AsyncPools:
                 sources.get(pool, "none"),
                 used.get(pool, 0),
                 waiting.get(pool, 0),
+                rows.get(pool),
             )
             for pool in sorted(names)
         ]
@@ -182,9 +184,7 @@ class AsyncPools:
         await self._change([change])
 
     async def _change(self, changes: list[SetLimit]) -> None:
-        await self._core.store.set_limit(changes)
-        self._core.limits_read = None
-        self._core.changed()
+        await self._core.set_limits(changes)
 
 
 def _rate_patch(rate: Any, burst: Any) -> dict[str, Any]:
@@ -212,7 +212,14 @@ def spoken_rate(rate: Rate) -> str:
     return f"{rate.count}/{spoken(rate.per_us)}"
 
 
-def _info(pool: str, rule: PoolRule | None, source: str, used: int, waiting: int) -> PoolInfo:
+def _info(
+    pool: str,
+    rule: PoolRule | None,
+    source: str,
+    used: int,
+    waiting: int,
+    row: LimitRow | None = None,
+) -> PoolInfo:
     is_set = rule is not None
     rule = rule or PoolRule()
     return PoolInfo(
@@ -226,4 +233,5 @@ def _info(pool: str, rule: PoolRule | None, source: str, used: int, waiting: int
         paused=rule.paused,
         is_set=is_set,
         source=source,
+        version=(row or LimitRow("pool", pool, None, None)).version,
     )

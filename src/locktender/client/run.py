@@ -16,7 +16,7 @@ from locktender.client.mailing import EventWaitInfo, send_to_run, tokens_of
 from locktender.client.outbox_rows import unmoved
 from locktender.client.pauses import pause_runs, resume_runs
 from locktender.client.retrying import retry_runs
-from locktender.client.views import EventInfo, LogInfo, Requested, RunInfo, TaskInfo
+from locktender.client.views import EventInfo, GraphInfo, LogInfo, Requested, RunInfo, TaskInfo
 
 if TYPE_CHECKING:
     from locktender.observe.blame import Blame
@@ -185,6 +185,11 @@ class AsyncRun(Generic[T_co]):
         self._core.guard.check()
         return await run_details.tasks(self._core, self._id)
 
+    async def graph(self) -> GraphInfo:
+        """Its steps, how they depend on each other, and how many tasks of each are in which state."""
+        self._core.guard.check()
+        return await run_details.graph(self._core, self._id)
+
     async def logs(self, task: int | None = None, *, limit: int = 10_000) -> list[LogInfo]:
         """Lines that its bodies logged, in the order of time, stored about a second after that.
 
@@ -320,6 +325,10 @@ class Run(Generic[T_co]):
     def tasks(self) -> list[TaskInfo]:
         """Its tasks now: one per plain step and one per item of a map."""
         return self._bridge.call(self._run.tasks())
+
+    def graph(self) -> GraphInfo:
+        """Its steps, how they depend on each other, and how many tasks of each are in which state."""
+        return self._bridge.call(self._run.graph())
 
     def logs(self, task: int | None = None, *, limit: int = 10_000) -> list[LogInfo]:
         """Lines that its bodies logged, in the order of time, stored about a second after that.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -13,7 +13,7 @@ from locktender.base import names
 from locktender.base.changes import TaskRow
 from locktender.base.errors import NotFound
 from locktender.base.events import Event, unpack
-from locktender.base.graph import Node, is_cached, read_graph
+from locktender.base.graph import Node, is_cached, needs_of, read_graph
 from locktender.base.model import (
     MAX_BYTES,
     MAX_LINES,
@@ -29,17 +29,20 @@ from locktender.client.core import Core
 from locktender.client.results import failure_of
 from locktender.client.views import (
     EventInfo,
+    GraphInfo,
     LogInfo,
+    NodeInfo,
     ProgressInfo,
     StubbornInfo,
     TaskInfo,
     instant,
     moment,
 )
-from locktender.observe.slot_events import SlotChange, lane_changes, renewals, slot_events
-from locktender.observe.waits import waits_of
 from locktender.store.decode import shown_task
 from locktender.store.protocol import EventFilter, Store
+
+if TYPE_CHECKING:
+    from locktender.observe.slot_events import SlotChange
 
 _held = msgspec.json.Decoder(dict[str, int]).decode
 _STATES = frozenset(TaskState)
@@ -73,6 +76,8 @@ async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
     rows = [shown_task(task) for task in await core.store.tasks(row.seq)]
     reasons: dict[int, str] = {}
     if row.state in EXECUTING_RUNS and any(task.state in _NOT_BEGUN for task in rows):
+        from locktender.observe.waits import waits_of
+
         reasons = await waits_of(core.store, row.seq)
     progress_of: dict[int, Progress] = {}
     stubborn_of: dict[int, Stubborn] = {}
@@ -86,7 +91,34 @@ async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
     ]
 
 
+async def graph(core: Core, run_id: str) -> GraphInfo:
+    row = await core.row(run_id)
+    found = read_graph(await core.store.graph(row.graph))
+    states: dict[int, dict[str, int]] = {}
+    for task in await core.store.tasks(row.seq):
+        counts = states.setdefault(task.node, {})
+        counts[task.state] = counts.get(task.state, 0) + 1
+    names_ = [node.name for node in found.nodes]
+    nodes = [
+        NodeInfo(
+            name=node.name,
+            step=node.step,
+            executor=node.executor,
+            after=[names_[each] for each in sorted(needs_of(node))],
+            mapped=node.over is not None,
+            window=node.window,
+            pools={need.name: need.slots for need in node.pools},
+            wait=node.wait,
+            tasks=states.get(index, {}),
+        )
+        for index, node in enumerate(found.nodes)
+    ]
+    return GraphInfo(found.flow, not found.unfolds, nodes)
+
+
 async def events(core: Core, run_id: str) -> list[EventInfo]:
+    from locktender.observe.slot_events import lane_changes, renewals, slot_events
+
     row = await core.row(run_id)
     nodes = await nodes_of(core.store, row.graph)
     where = {task.id: shown_task(task) for task in await core.store.tasks(row.seq)}

@@ -413,6 +413,10 @@ def judge_limit(changes: Sequence[SetLimit], rows: Sequence[LimitRow]) -> Change
     changed = Changed(before, before)
     touched: dict[tuple[str, str], LimitRow] = {}
     for change in changes:
+        (
+            known.get((change.kind, change.name)) or LimitRow(change.kind, change.name, None, None)
+        ).check(change.version)
+    for change in changes:
         place = change.kind, change.name
         old = known.get(place) or LimitRow(*place, None, None)
         if change.expected is not None:

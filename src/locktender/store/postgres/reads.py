@@ -41,6 +41,7 @@ from locktender.store.protocol import (
     QueueLine,
     QueueView,
     RunFilter,
+    RunLabel,
     Snapshot,
 )
 from locktender.store.queue_line import MAX_GROUPS, QueueCounts, in_line, taking_turns
@@ -140,6 +141,10 @@ async def overdue(tx: PostgresSession, limit: int) -> list[RunRow]:
 async def run(tx: PostgresSession, run_id: str) -> RunRow | None:
     row = await tx.one("run_by_id", run_id)
     return None if row is None else decode.run(row)
+
+
+async def run_labels(tx: PostgresSession, runs: Sequence[int]) -> dict[int, RunLabel]:
+    return decode.run_labels(await tx.all("run_labels", runs))
 
 
 async def run_states(tx: PostgresSession, runs: Sequence[int]) -> dict[int, str]:

@@ -91,6 +91,7 @@ from locktender.store.protocol import (
     RemoveUnused,
     Renewed,
     RunFilter,
+    RunLabel,
     RunsEnded,
     SetLimit,
     Snapshot,
@@ -348,6 +349,9 @@ class PostgresStore(
 
     async def run(self, run_id: str) -> RunRow | None:
         return await self._read(lambda tx: reads.run(tx, run_id))
+
+    async def run_labels(self, runs: Sequence[int]) -> dict[int, RunLabel]:
+        return await self._read(lambda tx: reads.run_labels(tx, runs))
 
     async def run_states(self, runs: Sequence[int]) -> dict[int, str]:
         return await self._read(lambda tx: reads.run_states(tx, runs))

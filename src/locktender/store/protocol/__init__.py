@@ -59,6 +59,7 @@ from locktender.store.protocol.outbox import (
 )
 from locktender.store.protocol.reading import (
     BEGINNING,
+    LATEST,
     Counts,
     Cursor,
     EventFilter,
@@ -71,6 +72,7 @@ from locktender.store.protocol.reading import (
     QueueView,
     Reading,
     RunFilter,
+    RunLabel,
     RunsEnded,
 )
 from locktender.store.protocol.submitting import Rejections, SetLimit, Submit, Submitted, Submitting
@@ -101,6 +103,7 @@ from locktender.store.protocol.working import (
 
 __all__ = [
     "BEGINNING",
+    "LATEST",
     "MAX_MAIL",
     "Accept",
     "AuditState",
@@ -153,6 +156,7 @@ __all__ = [
     "RemoveUnused",
     "Renewed",
     "RunFilter",
+    "RunLabel",
     "RunsEnded",
     "SendEvent",
     "SetLimit",

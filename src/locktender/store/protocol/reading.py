@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NewType, Protocol
+from typing import NamedTuple, NewType, Protocol
 
 from locktender.base.changes import CachedResult, KeptPlace, TaskRow
 from locktender.base.events import EventRow
@@ -104,6 +104,8 @@ class EventFilter:
 Cursor = NewType("Cursor", str)
 """Where a follower of the history stands. It means something to the store that gave it, and to no other code."""
 BEGINNING = Cursor("")
+LATEST = Cursor("latest")
+"""No event is read: the answer has the cursor behind all that is visible now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,14 @@ class Followed:
     events: list[EventRow]
     behind: list[Cursor]
     """For each of `events` the cursor that goes on behind it."""
+
+
+class RunLabel(NamedTuple):
+    """What tells whose a run is, by its number."""
+
+    id: str
+    flow: str
+    tags: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +185,10 @@ class Reading(StoreBase, Protocol):
     async def run(self, run_id: str) -> RunRow | None: ...
     async def run_states(self, runs: Sequence[int]) -> dict[int, str]:
         """The states of these runs (their `seq`), as far as they exist: for thousands at a time."""
+        ...
+
+    async def run_labels(self, runs: Sequence[int]) -> dict[int, RunLabel]:
+        """Ids, flows and tags of these runs (their `seq`), as far as they exist."""
         ...
 
     async def wait_for_ends(self, timeout_us: int) -> RunsEnded:

@@ -65,6 +65,8 @@ class SetLimit:
     """
     expected: int | None = None
     """The `limit` in force that the sender has seen: where it is another one, `LimitChanged` is raised."""
+    version: str | None = None
+    """`LimitRow.version` before all changes of this call, or `*` for any rule; else `LimitChanged` is raised."""
 
 
 MAX_RULES_COUNTED = 50

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from locktender.base.announced import AnnouncedFlow
 from locktender.base.schedules import ScheduleChange, ScheduleRow, TickRow
-from locktender.store.decode import announced_flows, encode
-from locktender.store.protocol import SetSchedule, Submit, TickMove
+from locktender.store.decode import announced_flows, encode, run_labels
+from locktender.store.protocol import RunLabel, SetSchedule, Submit, TickMove
 from locktender.store.schedule_rows import (
     ALL_KEPT_CHANGES,
     KEPT_CHANGES,
@@ -35,6 +35,9 @@ class SqliteNaming:
 
     async def forget_flow(self, name: str) -> bool:
         return await self._write(lambda tx: bool(tx.run("flow_forget", name)))
+
+    async def run_labels(self, runs: Sequence[int]) -> dict[int, RunLabel]:
+        return run_labels(await self._look(lambda tx: tx.all("run_labels", listed(runs))))
 
     async def set_schedule(self, change: SetSchedule) -> ScheduleRow | None:
         return await self._write(lambda tx: _set(tx, change))

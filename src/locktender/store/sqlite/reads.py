@@ -15,6 +15,7 @@ from locktender.store.admission import tally
 from locktender.store.history import news
 from locktender.store.limit_rows import compose
 from locktender.store.protocol import (
+    LATEST,
     Counts,
     Cursor,
     EndedTask,
@@ -83,6 +84,8 @@ def gather(tx: SqliteSession, gather: Gather, workers_seen: int) -> tuple[Gather
 
 
 def follow(tx: SqliteSession, follow: Follow) -> Followed:
+    if follow.after == LATEST:
+        return Followed(Cursor(str(tx.row("history_position")[0])), [], [])
     cursor, events = _follow(tx, follow.after, "", follow.run, follow.limit)
     return Followed(cursor, events, [Cursor(str(each.seq)) for each in events])
 

@@ -105,6 +105,10 @@ FROM locktender.run WHERE id = $1
 -- The states of these runs, as far as they exist.
 SELECT seq, state FROM locktender.run WHERE seq = ANY($1::bigint[])
 
+-- name: run_labels
+-- Ids, flows and tags of these runs, as far as they exist.
+SELECT seq, id, flow, tags FROM locktender.run WHERE seq = ANY($1::bigint[])
+
 -- name: runs_queued_by_seq
 -- Of these runs, those that are queued.
 SELECT

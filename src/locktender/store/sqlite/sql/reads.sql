@@ -99,6 +99,10 @@ FROM run WHERE id = ?
 -- The states of these runs, as far as they exist.
 SELECT seq, state FROM run WHERE seq IN (SELECT value FROM json_each(?))
 
+-- name: run_labels
+-- Ids, flows and tags of these runs, as far as they exist.
+SELECT seq, id, flow, tags FROM run WHERE seq IN (SELECT value FROM json_each(?))
+
 -- name: runs_queued_by_seq
 -- Of these runs, those that are queued.
 SELECT
