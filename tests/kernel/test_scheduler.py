@@ -554,7 +554,8 @@ def test_a_wait_is_told_once_per_gate_with_its_numbers():
     for _ in range(5):
         stage.now += 1
         stage.cycle()
-    waits = [each.data for each in stage.changes if each.subject == "wait"]
+    changes = [each.data or {} for each in stage.changes if each.subject == "wait"]
+    waits = [data for data in changes if "lane" in data]
     told = {"gate": "pool:db", "used": 1, "limit": 1, "need": 1, "behind": 2}
     assert [{name: each[name] for name in told} for each in waits] == [told]
 

@@ -70,6 +70,8 @@ def crowded(seed: int) -> SimWorld:
         made.plan(draw.randrange(SECOND), lambda: made.submit(wide))
     made.submit(rated, consts=numbers(30))
     made.plan(700 * MILLISECOND, made.lead)
+    made.plan(SECOND, lambda: made.set_rule("pool", "db", {"limit": 5}))
+    made.plan(1_200 * MILLISECOND, lambda: made.set_rule("pool", "db", {"limit": 3}))
     return made
 
 

@@ -89,7 +89,8 @@ def _numbers(gate: Gate, name: str, now: int) -> dict[str, int]:
     for need, heap in gate.parked.items():
         lane = heap[0][2]
         head = lane.head() if lane.parked_at is gate and lane.clock.gate == name else None
-        if head is not None and gate.blocks(need, now) is not None:
+        block = None if head is None else gate.blocks(need, now)
+        if head is not None and block is not None and block.reason == "full":
             return {"used": gate.used, "limit": gate.limit, "need": need, "task": head.id}
     return {}
 
