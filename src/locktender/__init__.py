@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         InvalidInput,
         InvalidSettings,
         LeaseLost,
+        LimitChanged,
         LocktenderError,
         NotFound,
         RunCancelled,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from locktender.client.client import Client
     from locktender.client.client_async import AsyncClient
     from locktender.client.core import ClientClosed
+    from locktender.client.history import EventReaderInfo, EventsPruned, HistoryEvent
     from locktender.client.mailing import EventWaitInfo
     from locktender.client.open import connect, connect_async, embedded, embedded_async
     from locktender.client.result_cache import CachedInfo
@@ -76,6 +78,7 @@ _HOMES = {
         "InvalidInput",
         "InvalidSettings",
         "LeaseLost",
+        "LimitChanged",
         "NotFound",
         "RunCancelled",
         "RunFailed",
@@ -110,6 +113,7 @@ _HOMES = {
         "TaskInfo",
         "WorkerInfo",
     ),
+    "client.history": ("EventReaderInfo", "EventsPruned", "HistoryEvent"),
     "client.mailing": ("EventWaitInfo",),
     "client.result_cache": ("CachedInfo",),
     "client.schedules": ("ScheduleChangeInfo", "ScheduleInfo", "TickInfo"),
@@ -136,15 +140,19 @@ __all__ = [
     "DuplicateKey",
     "Duration",
     "EventInfo",
+    "EventReaderInfo",
     "EventWaitInfo",
+    "EventsPruned",
     "Fatal",
     "Flow",
     "HeldSlots",
+    "HistoryEvent",
     "InvalidFlow",
     "InvalidInput",
     "InvalidSettings",
     "LeaseLost",
     "LimitChangeInfo",
+    "LimitChanged",
     "LimitInfo",
     "LocktenderError",
     "LogInfo",

@@ -32,6 +32,7 @@ _dump = msgspec.json.Encoder().encode
 _DEFAULTS = Limits()
 _KNOBS = (
     "age_boost_us", "max_bypass", "max_starts_per_cycle", "max_waiting", "placement", "strict_pools",
+    "topic_retention_us",
 )  # fmt: skip
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 from tests.support.cli_harness import interrupt, locktender, output_of, started, until
 
@@ -54,6 +58,35 @@ def test_dev_runs_what_is_submitted_and_takes_up_changes(tmp_path: Path) -> None
         until(lambda: output_of(dev).count("reloaded") == 2, "the second reload")
         assert result_of(tmp_path, submit()) == "good night you"
 
+        interrupt(dev)
+        assert dev.wait(timeout=110) == 130
+        assert "Traceback" not in output_of(dev)
+    assert locktender("audit", cwd=tmp_path).code == 0
+
+
+def test_dev_answers_by_http_and_after_a_reload_too(tmp_path: Path) -> None:
+    file = tmp_path / "greetings.py"
+    file.write_text(FLOW.replace("from words import WORD\n", 'WORD = "hello"\n'))
+
+    def asked(url: str, body: object = None) -> Any:
+        raw = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(url, raw, {"content-type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as found:
+            return json.load(found)
+
+    with started("dev", "greetings.py", "--plain", "--port", "0", cwd=tmp_path) as dev:
+        until(lambda: "/api/docs" in output_of(dev), "the address")
+        [url] = re.findall(r"http://127.0.0.1:\d+/api", output_of(dev))
+
+        def greeted() -> Any:
+            body = {"flow": "greetings:hello", "args": {"name": "ann"}}
+            run = asked(f"{url}/v1/runs", body)["id"]
+            return asked(f"{url}/v1/runs/{run}/result?wait=30")["result"]
+
+        assert greeted() == "hello ann"
+        file.write_text(file.read_text().replace("hello", "welcome", 1))
+        until(lambda: "reloaded" in output_of(dev), "the reload")
+        assert greeted() == "welcome ann"
         interrupt(dev)
         assert dev.wait(timeout=110) == 130
         assert "Traceback" not in output_of(dev)

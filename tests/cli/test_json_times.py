@@ -44,7 +44,14 @@ def test_times_of_every_command_have_one_form(engine: Client, url: Path, tmp_pat
     engine.runs.pause([queued], "by hand")
     eventually(lambda: held.tasks()[0].state == "running")
     worker = engine.workers.list()[0].id
-    names = {"run": held.id, "subject": held.id, "worker": worker, "pool": "db", "task": "1"}
+    names = {
+        "run": held.id,
+        "subject": held.id,
+        "worker": worker,
+        "pool": "db",
+        "task": "1",
+        "key": "0",
+    }
     given = {
         "run": ["run", "some_flows.py:quick", "--url", str(tmp_path / "other.db")],
         "submit": ["submit", "some_flows.py:quick"],
@@ -65,7 +72,7 @@ def test_times_of_every_command_have_one_form(engine: Client, url: Path, tmp_pat
         "db copy": ["db", "copy", str(url), str(tmp_path / "copy.db")],
         "db backup": ["db", "backup", str(tmp_path / "backup.db")],
     }  # fmt: skip
-    for path, command in _commands():
+    for path, command in all_commands():
         if path in given or path in SERVE:
             continue
         noun = path.split()[0]
@@ -87,7 +94,7 @@ def test_times_of_every_command_have_one_form(engine: Client, url: Path, tmp_pat
     }
 
 
-def _commands() -> Iterator[tuple[str, Any]]:
+def all_commands() -> Iterator[tuple[str, Any]]:
     register_all()
     nouns: Any = typer.main.get_command(app)
     for noun, command in nouns.commands.items():

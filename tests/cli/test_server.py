@@ -348,6 +348,7 @@ WRONG = {
     "--port 0 --host no.such.host.invalid": "no address",
     "--port 0 --host=": "no address",
     "--port 0 --host 192.0.2.1": "no address of this machine",
+    "--port 0 --host 0.0.0.0": "serve only /health, /ready, /metrics and /api/v1/demand with --no-api",
     "--port 0 --set gracee=5s": "grace",
     "--port 0 --local-postgres --url x.db": "--url",
     "--port 0 --local-postgres .": "holds other files",

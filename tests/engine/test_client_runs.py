@@ -148,8 +148,11 @@ def test_tasks_and_events_tell_every_change(engine: Client):
     assert [event.after for event in events if event.subject == "run"] == [
         "queued", "running", "succeeded",
     ]  # fmt: skip
-    changes = [event.after for event in events if (event.name, event.index) == ("double", 3)]
+    of_last = [event for event in events if (event.name, event.index) == ("double", 3)]
+    changes = [event.after for event in of_last if event.subject == "task"]
     assert changes == ["requested", "scheduled", "running", "completed"]
+    waits = [(event.after, event.slot) for event in of_last if event.subject == "wait"]
+    assert waits == [("window:double", "waiting")]  # though it was not the first of its line
 
 
 def test_a_waiting_task_says_what_it_waits_for(engine: Client):

@@ -12,11 +12,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.server_harness import PATIENCE, fetch, process, served, until
 
 from locktender import connect_async, flow, step
-from locktender.base.changes import End
+from locktender.base.changes import Commit, End, RunEvents
+from locktender.base.clock import ManualClock
+from locktender.base.events import Change
+from locktender.base.limits import Limits, PoolRule
 from locktender.base.model import WorkerRow
 from locktender.base.states import TaskState
 from locktender.engine import Engine
-from locktender.observe.metrics import MAX_STEP_LABELS, Metrics
+from locktender.kernel.commit_builder import Cycle
+from locktender.kernel.ledger import Ledger
+from locktender.observe.metrics import MAX_POOL_LABELS, MAX_STEP_LABELS, Metrics, Worst
 from locktender.observe.prometheus import Exposition
 from locktender.store.protocol import Finish, Heartbeat
 
@@ -126,6 +131,56 @@ def test_names_of_steps_cannot_fill_the_memory():
     assert len(metrics.tasks) == len(metrics.loop_blocked) == MAX_STEP_LABELS + 1
 
 
+def test_names_of_pools_cannot_fill_the_memory():
+    limits = Limits(pools={"db": PoolRule(limit=4), "idle": PoolRule(limit=7)})
+    ledger = Ledger(limits)
+    ledger.pool("db").used = 3
+    for tenant in range(200):
+        ledger.pool(f"api[{tenant}]").used = 1
+    metrics = Metrics()
+    metrics.leads(1, ledger)
+    found = metrics.pools()
+    assert found["db"] == (3, 4, 0)
+    assert found["idle"] == (0, 7, 0)
+    assert found["api[*]"] == (200, -1, 0)
+    assert set(found) == {"db", "idle", "api[*]"}
+    for number in range(3 * MAX_POOL_LABELS):
+        ledger.pool(f"pool{number}").used = 1
+    found = metrics.pools()
+    assert len(found) == MAX_POOL_LABELS + 1
+    assert sum(each.used for each in found.values()) == 3 + 200 + 3 * MAX_POOL_LABELS
+    assert found["other"].used == 3 * MAX_POOL_LABELS - (MAX_POOL_LABELS - 3)
+
+
+def test_waits_are_counted_by_the_kind_of_gate():
+    metrics = Metrics()
+    scheduled = {"waits": {"pool:db": 2_000_000, "worker:async": 50_000}}
+    events = [
+        RunEvents(1, [Change("task", 1, "requested", "scheduled", 1, scheduled)]),
+        RunEvents(2, [Change("task", 2, "requested", "scheduled", 2, {"worker": "w"})]),
+        RunEvents(3, [Change("run", 3, "queued", "running", 0, {"waits": {"pool:api": 1}})]),
+    ]
+    metrics.cycle(Cycle(Commit(1, 1, "leader:a", events=events)), 0.5)
+    found = read(metrics)
+    assert found("gate_wait_seconds_count", gate="pool") == 2
+    assert found("gate_wait_seconds_sum", gate="pool") == pytest.approx(2.000001)
+    assert found("gate_wait_seconds_bucket", gate="worker", le="0.1") == 1
+
+
+def test_the_worst_lag_is_that_of_the_last_seconds():
+    clock = ManualClock()
+    worst = Worst(clock)
+    worst.add(300)
+    worst.add(20)
+    clock.advance(5_000_000)
+    worst.add(40)
+    assert worst.value == 300
+    clock.advance(5_000_000)
+    assert worst.value == 40
+    clock.advance(50_000_000)
+    assert worst.value == 0
+
+
 def test_a_task_costs_next_to_nothing():
     """A few calls, however many tasks and steps there were before; microseconds are the benchmark's."""
     metrics = Metrics()
@@ -189,6 +244,11 @@ async def test_what_a_server_and_a_worker_do_is_counted_by_each(tmp_path: Path):
             await until(lambda: 0 < read(worker)("worker_memory_ratio") < 1, "a look at memory")
             await until(lambda: read(server)("demand_tasks") == 0, "the sweep")
             await until(lambda: read(server)("blocked_tasks", gate="pool") == 1, "the third")
+            numbers = [
+                read(server)(f"pool_{what}", pool="db")
+                for what in ("used_slots", "limit_slots", "waiting_tasks")
+            ]
+            assert numbers == [2, 2, 1]
             opened.set()
             assert await run.result(PATIENCE) == [0, 1, 2]
             await failing.wait(PATIENCE)
@@ -209,6 +269,16 @@ async def test_what_a_server_and_a_worker_do_is_counted_by_each(tmp_path: Path):
         assert found("runs_ended_total", state="failed") == 1
         assert found("cycles_total") == found("cycle_seconds_count") >= 3
         assert 0 < found("cycle_seconds_sum") < PATIENCE
+        assert found("commit_seconds_count") == found("cycles_total")
+        assert 0 < found("commit_seconds_sum") <= found("cycle_seconds_sum")
+        # Each acceptance and each end is a change that the server reads.
+        assert found("change_delay_seconds_count") == 8
+        assert found("task_wait_seconds_count") >= 4
+        # The third waited at the pool, and all of them for a worker.
+        assert found("gate_wait_seconds_count", gate="pool") == 1
+        assert found("gate_wait_seconds_sum", gate="pool") > 0
+        assert found("gate_wait_seconds_count", gate="worker") >= 3
+        assert found("sweep_age_seconds") > 0
         # and the worker's numbers are not the server's
         assert found("worker_tasks_completed_total", state="completed") == 0
 

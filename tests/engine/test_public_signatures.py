@@ -13,7 +13,7 @@ from locktender import testing
 from locktender.base.config import Settings
 from locktender.base.durations import microseconds
 from locktender.base.settings_values import KEYS
-from locktender.client import limits_async, namespaces, pools_async, runs_async, slots
+from locktender.client import limits_async, namespaces, pools_async, runs_async, slots, workers
 from locktender.client.open import Opening
 
 NAMESPACES: list[type[Any]] = [
@@ -26,7 +26,7 @@ NAMESPACES: list[type[Any]] = [
     namespaces.SyncWorkers,
     runs_async.AsyncQueue,
     runs_async.AsyncRuns,
-    runs_async.AsyncWorkers,
+    workers.AsyncWorkers,
     slots.AsyncSlots,
     slots.Slots,
     Opening,

@@ -24,6 +24,7 @@ from locktender import (
     secret,
     step,
 )
+from locktender.cli.main import main
 from locktender.flows.trace import trace
 from locktender.observe.metrics import Metrics
 from locktender.observe.prometheus import Exposition
@@ -343,6 +344,42 @@ def test_who_is_only_a_client_sees_and_clears_results(place: str):
     with embedded(place) as client:
         client.submit(one, 1).result(TIMEOUT)
     assert CALLS == {"double 1": 1}
+    check_history(place)
+
+
+def test_a_run_submitted_by_name_takes_the_same_results(client: Client):
+    given = ["Ab", "cd"]
+    assert client.submit(shouts, given).result(TIMEOUT) == ["AB", ["ABAB", "CDCD"]]
+    CALLS.clear()
+    named = client.submit(shouts.name, {"texts": given})
+    assert named.result(TIMEOUT) == ["AB", ["ABAB", "CDCD"]]
+    assert CALLS == {}
+
+
+def test_a_result_that_cannot_be_read_is_none(tmp_path: Path):
+    url = tmp_path / "locktender.db"
+    for column, value in (("expires_at", "soon"), ("output", 7), ("task", -1), ("size", None)):
+        with embedded(url) as client:
+            client.submit(one, 1).result(TIMEOUT)
+        with sqlite3.connect(url) as db:
+            if value is None:
+                db.execute("DELETE FROM cached_result")
+            else:
+                db.execute(f"UPDATE cached_result SET {column} = ?", [value])
+    assert CALLS == {"double 1": 4}
+    check_history(url)
+
+
+def test_a_result_outlives_the_run_that_made_it(place: str):
+    with embedded(place) as client:
+        made = client.submit(many, 1)
+        made.result(TIMEOUT)
+    assert main(["db", "prune", "--older-than", "0s", "--url", place]) == 0
+    with embedded(place) as client:
+        with pytest.raises(NotFound):
+            client.runs.get(made.id)
+        assert client.submit(many, 1).result(TIMEOUT) == [300, "x" * 1_000]
+    assert CALLS == {"large 1": 1}
     check_history(place)
 
 

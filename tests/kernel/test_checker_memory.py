@@ -8,10 +8,14 @@ import pytest
 from tests.support.damaged import damaged
 from tests.support.history_writer import HistoryWriter
 
+from locktender.base.events import Event
 from locktender.base.graph import Graph, Node
+from locktender.base.states import NEW
 from locktender.observe.checker import RULES, History, Violation
+from locktender.observe.checker.admission import MIN_THROTTLES, ThrottledStarts
 from locktender.observe.checker.audit import replay
-from locktender.observe.checker.world import MAX_GONE_WORKERS
+from locktender.observe.checker.state import CheckedRun
+from locktender.observe.checker.world import MAX_GONE_WORKERS, HistoryState
 from locktender.simulate.scenarios import random_world
 
 GRAPH = Graph("f", (Node("a", "a"), Node("b", "b", after=(0,))))
@@ -148,3 +152,18 @@ def test_forgetting_hides_no_fault_of_any_kind():
             some += bool(kept)
             assert found(history, 7) == kept, seed
     assert some >= 12
+
+
+def test_throttles_whose_time_has_passed_are_forgotten():
+    seen: list[Violation] = []
+    rule = ThrottledStarts(HistoryState(History(events=[], graphs={})), seen)
+    run = CheckedRun(1)
+    for n in range(5_000):
+        throttle = {"name": f"key {n}", "count": 1, "per_us": 10}
+        data = {"throttle": throttle}
+        rule.submit(Event(n, n, 0, 0, "client", 1, "run", 0, NEW, "queued", 0, data), run)
+    assert len(rule._starts) <= MIN_THROTTLES + 1  # pyright: ignore[reportPrivateUsage]
+    assert not seen
+    data = {"throttle": {"name": "key 4999", "count": 1, "per_us": 10}}
+    rule.submit(Event(5_000, 5_001, 0, 0, "client", 1, "run", 0, NEW, "queued", 0, data), run)
+    assert len(seen) == 1  # what still bounds somebody is known

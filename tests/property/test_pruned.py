@@ -13,7 +13,7 @@ from tests.support.damaged import damaged
 
 from locktender.base.events import Event
 from locktender.base.states import TERMINAL_RUNS
-from locktender.observe.checker import RULES, History, check
+from locktender.observe.checker import RULES, History, Violation, check
 from locktender.observe.checker.audit import replay
 from locktender.observe.checker.rule import Rule
 from locktender.observe.checker.waiting import TrueReason
@@ -95,13 +95,18 @@ def test_what_is_left_of_no_run_says_what_all_of_it_said():
         for _ in range(3):
             tail = damaged(replace(history, events=behind), chance).events
             found = [
-                check(replace(each, events=[*_up_to(each), *tail], complete=False))
+                _but_topics(check(replace(each, events=[*_up_to(each), *tail], complete=False)))
                 for each in (whole, less)
             ]
             assert found[1] == found[0], seed
             broken += bool(found[0])
     assert removed > 16
     assert broken > 16
+
+
+def _but_topics(found: list[Violation]) -> list[Violation]:
+    """What was sent to a topic may be thinned: of a thinned history the rule does not judge that."""
+    return [each for each in found if "was not sent to it" not in each.message]
 
 
 def _up_to(history: History) -> list[Event]:

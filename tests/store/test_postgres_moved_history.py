@@ -12,7 +12,14 @@ import pytest
 from locktender.base.events import EventRow
 from locktender.store.postgres import PostgresStore
 from locktender.store.protocol import EventFilter, Gather
-from locktender.testing.conformance.world import SceneLeader, changes_of, submitted
+from locktender.testing.conformance.world import (
+    SceneLeader,
+    changes_of,
+    new_run,
+    set_rule,
+    submit,
+    submitted,
+)
 from locktender.testing.postgres_server import connected, execute
 
 pytest_plugins = ["locktender.testing.postgres"]
@@ -108,3 +115,23 @@ async def test_raising_the_offset_waits_for_writers(postgres_url: str) -> None:
         await opening
         assert len(await told(store)) == 11
         await store.close()
+
+
+async def test_limits_remembered_of_a_lost_part_of_the_history_do_not_hold(
+    postgres_url: str,
+) -> None:
+    """A dump is restored under the feet of a process that knows limits of more changes than it has."""
+    async with opened(postgres_url) as store, opened(postgres_url) as other:
+        await SceneLeader.stand(store)
+        await set_rule(other, "active", "", {"limit": 7})
+        await submitted(store)  # it knows the limits, and their version
+        # Between the dump and now there were 101 changes. The server was restarted since.
+        back = (
+            "UPDATE locktender.leader SET limits_version = limits_version - 101, history = 'other'"
+        )
+        await execute(postgres_url, back)
+        await SceneLeader.stand(other)
+        await set_rule(other, "active", "", {"limit": 1})
+        assert (await store.limits())[0].max_active == 1
+        [answer] = await submit(store, new_run())
+        assert answer.outcome == "rejected"

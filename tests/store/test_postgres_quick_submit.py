@@ -11,10 +11,13 @@ import pytest
 
 from locktender.base.limits import TagRule
 from locktender.base.model import NewRun
+from locktender.base.schedules import ScheduleSpec
 from locktender.store.postgres import client_verbs, quick_submit
+from locktender.store.postgres.options import parse
+from locktender.store.postgres.session import SUBMITTERS
 from locktender.store.postgres.store import PostgresStore
-from locktender.store.protocol import Submit
-from locktender.testing.conformance.world import DIGEST, GRAPH, new_run, set_rule
+from locktender.store.protocol import SetSchedule, Submit, TickMove, Wake
+from locktender.testing.conformance.world import DIGEST, GRAPH, SceneLeader, new_run, set_rule
 from locktender.testing.postgres_server import connected
 
 pytest_plugins = ["locktender.testing.postgres"]
@@ -168,3 +171,60 @@ async def test_large_submissions_go_the_other_way(postgres_url: str, ways: list[
     async with opened(postgres_url) as store:
         await store.submit(Submit(runs, GRAPHS))
     assert ways == ["slow", "slow"]
+
+
+async def test_many_submitters_stand_in_line_and_waste_little(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    lost = 0
+    write_at_once = client_verbs._write_at_once  # pyright: ignore[reportPrivateUsage]
+
+    async def counting(*given: object) -> bool:
+        nonlocal lost
+        written = await write_at_once(*given)  # pyright: ignore[reportArgumentType]
+        lost += not written
+        return written
+
+    monkeypatch.setattr(client_verbs, "_write_at_once", counting)
+    stores = [PostgresStore(postgres_url) for _ in range(8)]
+    for store in stores:
+        await store.open()
+        await store.submit(Submit([new_run()], GRAPHS))
+
+    async def several(store: PostgresStore) -> list[int]:
+        answers = [await store.submit(Submit([new_run()], GRAPHS)) for _ in range(40)]
+        return [each.seq for answer in answers for each in answer]
+
+    numbers = [seq for each in await asyncio.gather(*map(several, stores)) for seq in each]
+    for store in stores:
+        await store.close()
+
+    # Who lost a race stands in line for a while: no store loses two of so few.
+    assert lost <= len(stores)
+    assert len(set(numbers)) == 8 * 40
+    runs, queued, admitted, last = await rows(postgres_url)
+    assert (runs, queued, admitted) == (328, 328, 328)
+    assert last >= max(numbers)
+
+
+async def test_the_leader_does_not_wait_for_submitters(postgres_url: str):
+    lock = "({}, {})".format(*parse(postgres_url).lock(SUBMITTERS))
+    async with opened(postgres_url) as store, connected(postgres_url) as submitter:
+        leader = await SceneLeader.stand(store)
+        await store.submit(Submit([new_run(delay_us=1)], GRAPHS))
+        spec = ScheduleSpec("f", every_us=1_000_000)
+        row = await store.set_schedule(SetSchedule("s", "set", "me", spec))
+        assert row is not None
+        move = TickMove("s", row.version, row.state, 99)
+        await submitter.execute(f"SELECT pg_advisory_lock{lock}")
+        for patient in (False, True):
+            woken = await store.wake(Wake(leader.term, 2, leader.actor, patient=patient))
+            assert (woken.busy, woken.runs) == (True, [])
+            assert not await store.tick(leader.term, [move], patient=patient)
+        await leader.commit()  # it goes on meanwhile
+        await submitter.execute(f"SELECT pg_advisory_unlock{lock}")
+        woken = await store.wake(Wake(leader.term, 3, leader.actor))
+        assert (woken.busy, len(woken.runs)) == (False, 1)
+        assert await store.tick(leader.term, [move])
+        [row] = await store.schedules(["s"])
+        assert row.next_at == 99

@@ -6,7 +6,7 @@ import asyncio
 import http.client
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -42,21 +42,31 @@ async def process(
 
 
 @asynccontextmanager
-async def served(core: Core) -> AsyncIterator[int]:
+async def served(core: Core, *, api: bool = False) -> AsyncIterator[int]:
     """The port on which `core` tells of itself."""
     with bind("127.0.0.1", 0) as listener:
-        async with serving(core, listener, demand=True):
+        async with serving(core, listener, demand=True, api=api):
             yield port_of(listener)
 
 
-async def fetch(port: int, path: str) -> Answer:
+async def fetch(
+    port: int,
+    path: str,
+    method: str = "GET",
+    body: object = None,
+    headers: Mapping[str, str] | None = None,
+) -> Answer:
+    """`body`: bytes as they are, anything else as JSON."""
+
     def ask() -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         try:
-            connection.request("GET", path)
+            given = {"content-type": "application/json"} if body is not None else {}
+            sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+            connection.request(method, path, sent, {**given, **(headers or {})})
             got = connection.getresponse()
-            headers = {key.lower(): value for key, value in got.getheaders()}
-            return Answer(got.status, headers, got.read().decode())
+            named = {key.lower(): value for key, value in got.getheaders()}
+            return Answer(got.status, named, got.read().decode())
         finally:
             connection.close()
 

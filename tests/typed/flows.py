@@ -29,6 +29,32 @@ def collected(counts: list[int | StepError]) -> int:
     return len(counts)
 
 
+def by_name(name: str) -> str:
+    return name.lower()
+
+
+@step(cache="7d", cache_key=by_name, cache_scope="everywhere")
+def cached(name: str) -> int:
+    return len(name)
+
+
+@step(cache=60.0, cache_key=("name", "mirror"))
+async def cached_async(name: str, mirror: str = "eu") -> bytes:
+    return name.encode()
+
+
+@flow
+def caches(names: list[str]) -> int:
+    count(cached_async.with_options(cache=None)(names[0]))
+    count(cached_async.with_options(cache="1h", cache_key="name", cache_scope="flow")(names[0]))
+    return total(cached.map(names))
+
+
+@step(cache_scope="run")  # type: ignore[call-overload, untyped-decorator]
+def wrong_scope(name: str) -> int:
+    return 0
+
+
 @flow
 def build(names: list[str]) -> int:
     return total(count.map(download.map(names, window=3, mirror="us")))

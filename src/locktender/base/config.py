@@ -196,6 +196,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_starts_per_cycle: int = 1_000
     placement: Placement = "spread"
     strict_pools: bool = False
+    topic_retention_us: int = microseconds("7d")
+    """How long events of a topic are kept for runs that begin to wait later."""
     queue_timeout_us: int | None = None
     dispatch_deadline_us: int = microseconds("4h")
 
@@ -243,6 +245,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             max_starts_per_cycle=self.max_starts_per_cycle,
             placement=self.placement,
             strict_pools=self.strict_pools,
+            topic_retention_us=self.topic_retention_us,
         )
 
     def permits(self) -> dict[str, int]:

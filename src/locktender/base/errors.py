@@ -209,6 +209,12 @@ class NotLeader(LocktenderError):
     code = "not_leader"
 
 
+class LimitChanged(LocktenderError):
+    """The limit is not what the caller expected: somebody else has changed it meanwhile."""
+
+    code = "limit_changed"
+
+
 class StoreError(LocktenderError):
     """The store cannot be opened or written: schema, permissions, corruption, a full disk."""
 

@@ -22,6 +22,7 @@ Subject = Literal[
     "worker",
     "leader",
     "wait",
+    "cost",
     "mail",
     "cache",
     "clock",
@@ -29,7 +30,9 @@ Subject = Literal[
     "request",
     "term",
 ]
-"""What changed. `wait` is no change of state: a task was found blocked, with the reason (StepSlotWaiting).
+"""What changed. `wait` is no change of state: a lane was found blocked at another gate than before
+(StepSlotWaiting of all that wait in it), or holders of the gate have changed.
+`cost` is what waits that are over lasted at each gate.
 `place` is an executing run's place at the run gate and the tags' limits, given back or held again.
 `pause` is a run that starts nothing: paused, resumed, or lifted because the run is to end.
 `trace` is a run submitted by name whose flow a worker has traced.
@@ -58,7 +61,7 @@ class Change(NamedTuple):
     run       queued: flow, graph, tags, priority, key, generation; attached submissions have none;
               schedule and tick of a run that a schedule made.
               held: error
-              running: priority, and under a fair key its value and the turn it took;
+              running: priority, waits {gate: microseconds}, and under a fair key its value and its turn;
               ends: error, verdict
     trace     before, after: content hashes; graph: the graph that the run goes on with
     place     given_back: reason; held: priority
@@ -69,7 +72,12 @@ class Change(NamedTuple):
               cancelled, handed_back, abandoned: reason
               completed from the cache: cached {key, task (that made it), made_at, expires_at}
               skipped: reason, passed? (its item is an error, which is its result, too)
-    wait      gate, used, limit, need, behind (how many tasks wait behind this one in its lane)
+              requested: also lane, gate, where it stands in a blocked lane from its request on
+              scheduled, and ends of tasks that did not start: waits {gate: microseconds}
+    wait      gate, lane, used, limit, need, behind (how many wait behind the first), task or run: the first.
+              Of a lane that runs share (of no run), and of the queue's (run). Without a lane: gate,
+              held [[run, slots], …], who holds the gate from now on, and of a pool used, limit, need, task
+    cost      gates {gate: [microseconds, waiters]}, of waits that were over since the last such event
     cache     stored (task: that made it): key, step, flow, expires_at; cleared: step?, flow?
     mail      sent: n (its number), name, id?; delivered (task: to which): n, name; refused: n, name, reason
     limit     kind, name, rule (None: unset) — by the leader, when it comes into force

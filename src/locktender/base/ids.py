@@ -42,6 +42,12 @@ def run_ids(now: int, entropy: bytes) -> list[RunId]:
     ]
 
 
+def id_of(digest: bytes) -> RunId:
+    """Of the first 130 bits of `digest`: an id that can be made again. It says nothing of a time."""
+    number = int.from_bytes(digest[:17], "big") >> 6
+    return RunId("".join([_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)]))
+
+
 def task_id(run: int, ordinal: int) -> int:
     return run << TASK_BITS | ordinal
 

@@ -12,6 +12,7 @@ from typing import Literal, cast
 
 import msgspec
 
+from locktender.base.clock import SECOND
 from locktender.base.durations import microseconds
 from locktender.base.errors import InvalidInput
 from locktender.base.names import UNLIMITED, count, limit, name, tag_key, tag_value
@@ -107,6 +108,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     max_starts_per_cycle: int = 1_000
     placement: Placement = "spread"
     strict_pools: bool = False
+    topic_retention_us: int = 7 * 86_400 * SECOND
     paused_flows: dict[str, PauseRule] = {}
     paused_runs: dict[int, PauseRule] = {}
     """By the run's number."""

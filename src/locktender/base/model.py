@@ -9,12 +9,14 @@ Sessions of the database server that delay the store.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 from locktender.base.durations import spoken
+from locktender.base.errors import LimitChanged
 from locktender.base.ids import RunId
 
 RunKind = Literal["flow", "hold"]
@@ -277,6 +279,24 @@ class LimitRow(msgspec.Struct, frozen=True):
     def effective(self) -> bytes | None:
         return self.declared if self.live is None else self.live
 
+    @property
+    def version(self) -> str:
+        """Another one after every change of the rule."""
+        both = msgspec.json.encode((self.declared, self.live))
+        return hashlib.sha256(both).hexdigest()[:16]
+
+    def check(self, version: str | None) -> None:
+        """Raises `LimitChanged` if that is not its version. `*`: any, if there is a rule; None: any."""
+        if version is None or version == (self.version if self.effective is None else "*"):
+            return
+        if version != self.version:
+            raise LimitChanged(
+                f"{self.kind} {self.name}".strip() + " was changed meanwhile.",
+                field="version",
+                got=version,
+                hint="Read it again, and decide anew.",
+            )
+
 
 class LimitChange(msgspec.Struct, frozen=True):
     """An entry of the limits' history: who changed what, when, from what to what."""
@@ -317,6 +337,8 @@ class LogRow(NamedTuple):
     token: int
     attempt: int
     body: bytes
+    lines: int = 0
+    """How many lines the attempt has logged in all, also those that were dropped."""
 
 
 class LogFilter(NamedTuple):

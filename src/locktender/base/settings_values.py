@@ -354,6 +354,7 @@ def _keys() -> dict[str, Key]:
         Key("stall_grace", "stall_grace_us", _duration("stall_grace", 0)),
         Key("loop_lag", "loop_lag_us", _duration("loop_lag")),
         Key("age_boost", "age_boost_us", _age_boost, limit=True),
+        Key("topic_retention", "topic_retention_us", _duration("topic_retention"), limit=True),
         Key("queue_timeout", "queue_timeout_us", _or_none(_duration("queue_timeout")), limit=True),
         Key(
             "dispatch_deadline", "dispatch_deadline_us", _duration("dispatch_deadline"), limit=True

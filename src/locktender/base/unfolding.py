@@ -18,6 +18,7 @@ from locktender.base.graph import (
     AnyCondition,
     AnyOf,
     AnyTemplate,
+    CacheRule,
     Compare,
     Const,
     DictOf,
@@ -74,7 +75,14 @@ def _node(node: Node, places: _Places) -> Node:
         when=None if node.when is None else _condition(node.when, places),
         after=tuple(index + 1 for index in node.after),
         pools=tuple(_need(need, places) for need in node.pools),
+        cache=_cache(node.cache),
     )
+
+
+def _cache(rule: CacheRule | None) -> CacheRule | None:
+    if rule is None or rule.key is None:
+        return rule
+    return msgspec.structs.replace(rule, key=rule.key + 1)
 
 
 def _need(need: PoolNeed, places: _Places) -> PoolNeed:

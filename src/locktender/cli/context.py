@@ -11,6 +11,7 @@ import logging
 import re
 import shlex
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,6 +23,7 @@ from rich.console import Console
 from typer.core import TyperCommand
 
 from locktender.base.errors import InvalidFlow, LocktenderError
+from locktender.cli.examples import WATCHED, example_of
 from locktender.cli.tables import PlainConsole, width_of
 
 if TYPE_CHECKING:
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from locktender.client.client import Client
 
 PANEL = "Everywhere"
+COMPLETE = "_LOCKTENDER_COMPLETE"
+"""What a shell sets to ask for completions."""
+WATCH_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -172,6 +177,14 @@ Debug = Annotated[
         metavar="",
     ),
 ]
+Expected = Annotated[
+    str | None,
+    typer.Option("--if", metavar="N", help="Only if the limit is N now; else it is refused."),
+]
+Watch = Annotated[
+    bool,
+    typer.Option("--watch", "-w", help="Answer again each second, until an interrupt.", metavar=""),
+]
 _OPTIONS = {"url": (Url, None), "json": (Json, False), "debug": (Debug, False)}
 
 
@@ -247,6 +260,19 @@ def speak_options(error: LocktenderError, options: Mapping[str, str]) -> None:
         error.hint = _PYTHON.sub(spoken, error.hint)
 
 
+_nouns: dict[int, str] = {}
+"""The word of each group."""
+
+
+def _wait_and_clear(shell: Context) -> None:
+    sys.stdout.flush()
+    time.sleep(WATCH_SECONDS)
+    if sys.stdout.isatty() and not shell.json:
+        shell.out.clear()
+    elif not shell.json:
+        shell.say("")
+
+
 def command(
     app: typer.Typer, name: str | None = None, *, hidden: bool = False, panel: str | None = None
 ) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
@@ -256,11 +282,17 @@ def command(
         signature = inspect.signature(fn, eval_str=True)
         own = list(signature.parameters.values())[1:]
         options = options_of(own)
+        path = f"{_nouns.get(id(app), '')} {name or fn.__name__}".strip()
+        watches = name in WATCHED and path != "config show" and "watch" not in signature.parameters
 
         def call(context: typer.Context, **given: Any) -> None:
             shell = from_context(context, given.pop("url"), given.pop("json"), given.pop("debug"))
+            watched = bool(given.pop("watch")) if watches else False
             try:
                 code = fn(shell, **given)
+                while watched:
+                    _wait_and_clear(shell)
+                    code = fn(shell, **given)
             except InvalidFlow:
                 raise  # about code
             except LocktenderError as error:
@@ -273,6 +305,7 @@ def command(
         parameters = [
             inspect.Parameter("context", keyword, annotation=typer.Context),
             *(each.replace(kind=keyword) for each in own),
+            *([inspect.Parameter("watch", keyword, annotation=Watch, default=False)] * watches),
             *(
                 inspect.Parameter(option, keyword, annotation=kind, default=default)
                 for option, (kind, default) in _OPTIONS.items()
@@ -283,7 +316,13 @@ def command(
         described.__annotations__ = {each.name: each.annotation for each in parameters}
         described.__name__ = fn.__name__
         described.__doc__ = fn.__doc__
-        app.command(name, cls=NumberCommand, hidden=hidden, rich_help_panel=panel)(described)
+        app.command(
+            name,
+            cls=NumberCommand,
+            hidden=hidden,
+            rich_help_panel=panel,
+            epilog=example_of(path, fn.__doc__),
+        )(described)
         return fn
 
     return register
@@ -292,5 +331,6 @@ def command(
 def group(app: typer.Typer, name: str, help: str) -> typer.Typer:
     """A noun: its verbs are registered on what is returned."""
     noun = typer.Typer(no_args_is_help=True, add_completion=False, help=help)
+    _nouns[id(noun)] = name
     app.add_typer(noun, name=name, rich_help_panel="Beside a live engine, or without one")
     return noun

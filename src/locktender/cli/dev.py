@@ -13,8 +13,10 @@ from __future__ import annotations
 import importlib
 import linecache
 import os
+import socket
 import sys
 import threading
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -28,12 +30,13 @@ from rich.text import Text
 
 from locktender.base.clock import SECOND, SystemClock
 from locktender.base.config import Settings
-from locktender.base.errors import LocktenderError
+from locktender.base.errors import InvalidInput, LocktenderError
 from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.cli.context import Context
 from locktender.cli.errors import UserCode
 from locktender.cli.load_flow import Target, flows_of, load_source
 from locktender.cli.more_workers import Wanted, started
+from locktender.cli.server import PORT
 from locktender.cli.shutdown import Interrupts
 from locktender.cli.tables import ago, lasted, now, shorten, state, table
 from locktender.client.bridge import Bridge, StoreReader
@@ -43,6 +46,7 @@ from locktender.client.pools_async import AsyncPools
 from locktender.client.runs_async import AsyncRuns
 from locktender.client.views import PoolInfo, RunInfo
 from locktender.flows.registry import registry
+from locktender.server.web import bind, serving, url_of
 
 _OURS = str(Path(__file__).parent.parent.resolve())
 Stamp = tuple[int, int]
@@ -252,9 +256,14 @@ GRACE_US = 5 * SECOND
 class DevEngine:
     """An engine on a loop of its own."""
 
-    def __init__(self, settings: Settings, more: MoreWorkers | None = None) -> None:
+    def __init__(
+        self, settings: Settings, listener: socket.socket, more: MoreWorkers | None = None
+    ) -> None:
+        """It answers by HTTP on `listener`, also after a restart."""
         self._settings = settings
+        self._listener = listener
         self._more = more
+        self._serving = AsyncExitStack()
         self._bridge = Bridge()
         try:
             self._core = self._bridge.call(self._open())
@@ -264,7 +273,10 @@ class DevEngine:
 
     async def _open(self) -> Core:
         overflow = None if self._more is None else self._more.overflow
-        return await Core.open(self._settings, engine=True, overflow=overflow)
+        core = await Core.open(self._settings, engine=True, overflow=overflow)
+        answers = serving(core, self._listener, demand=True, api=True)
+        await self._serving.enter_async_context(answers)
+        return core
 
     def announce(self) -> None:
         """The steps of this process have changed."""
@@ -283,6 +295,7 @@ class DevEngine:
 
     def restart(self) -> None:
         """A new engine, once what runs has finished within the grace; the rest goes back to the queue."""
+        self._bridge.call(self._serving.aclose())
         self._bridge.call(self._core.close(min(GRACE_US, self._settings.grace_us)))
         self._core = self._bridge.call(self._open())
         self._bridge.call(self._renew())
@@ -299,6 +312,7 @@ class DevEngine:
             self._bridge.stop()
 
     async def _close(self) -> None:
+        await self._serving.aclose()
         await self._core.close(min(GRACE_US, self._settings.grace_us), self._more)
 
 
@@ -311,8 +325,10 @@ class DevLoop:
         *,
         plain: bool,
         wanted: Wanted,
+        port: int | None = None,
     ) -> None:
-        """`wanted`: what starts more workers."""
+        """`wanted`: what starts more workers; `port`: None is the usual one, or another if that is taken."""
+        self._port = port
         self._wanted = wanted
         self._shell = shell
         self._settings = settings
@@ -325,17 +341,28 @@ class DevLoop:
         with Interrupts() as interrupts:
             grace_us = min(GRACE_US, self._settings.grace_us)
             more = started(self._wanted, self._settings, grace_us=grace_us, same_code=True)
-            host = DevEngine(self._settings, more)
+            listener = self._bound()
+            host = DevEngine(self._settings, listener, more)
             names = ", ".join(source.flows) or "no flow yet"
             title = f"[bold]locktender dev[/] {escape(self._target.where)} ({escape(names)}) [dim]Ctrl-C stops[/]"
             screen = DevScreen(self._shell.out, title, plain=self._plain)
+            screen.say(f"[dim]API: {url_of(listener)}/api/docs[/]")
             try:
                 with StoreReader(self._settings) as reading:
                     self._loop(source, host, reading, screen, interrupts)
             finally:
                 screen.close()
                 self._stop(host, interrupts)
+                listener.close()
         return interrupts.exit_code
+
+    def _bound(self) -> socket.socket:
+        if self._port is not None:
+            return bind("127.0.0.1", self._port)
+        try:
+            return bind("127.0.0.1", PORT)
+        except InvalidInput:  # another one runs here
+            return bind("127.0.0.1", 0)
 
     def _loop(
         self,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich.markup import escape
 
-from locktender.cli.context import Context, command, group
+from locktender.cli.blame import cost
+from locktender.cli.context import Context, Expected, command, group
 
 if TYPE_CHECKING:
     from locktender.client.client import Client
@@ -31,6 +32,7 @@ def register(app: typer.Typer) -> None:
     command(noun, "pause")(pause)
     command(noun, "resume")(resume)
     command(noun, "history")(history)
+    command(noun, "cost")(cost)
 
 
 def list_(shell: Context) -> None:
@@ -81,10 +83,13 @@ def set_(
         list[str] | None,
         typer.Option("--weight", metavar="VALUE=N", help="For fair: share of turns. Repeatable."),
     ] = None,
+    expected: Expected = None,
 ) -> None:
     """Set a limit. In force at once; survives restarts.
 
     locktender limits set max_concurrent_runs 4
+
+    locktender limits set max_concurrent_runs 6 --if 4
 
     locktender limits set tag 'tenant=*' 1
 
@@ -101,6 +106,18 @@ def set_(
             f"say what to set {name} to.", field="value", hint=f"e.g. {_example(name)}"
         )
     _refuse_unfit(name, value, limit, max_active, weight, counts_while_waiting)
+    seen = arguments.whole(expected, "if")
+    if (
+        seen is not None
+        and name not in {"max_concurrent_runs", "max_active", "tag"}
+        and "=" not in name
+    ):
+        raise InvalidInput(
+            f"--if compares a number of runs; {name} does not take it.",
+            field="if",
+            got=expected,
+            hint="It goes with max_concurrent_runs, max_active and tag.",
+        )
     if name == "fair":
         shown = f"fair {value}"
     elif name == "tag":
@@ -111,12 +128,12 @@ def set_(
         if name == "fair":
             client.limits.set_fair(value, arguments.weights(weight or ()))
         elif name == "tag":
-            _set_tag(client, value, limit, max_active, counts_while_waiting)
+            _set_tag(client, value, limit, max_active, counts_while_waiting, seen)
         elif "=" in name:
-            _set_tag(client, name, value, max_active, counts_while_waiting)
+            _set_tag(client, name, value, max_active, counts_while_waiting, seen)
         else:
             _check_known(name)
-            client.limits.set(name, cast("Any", number(value)))
+            client.limits.set(name, cast("Any", number(value)), expected=seen)
         _tell(shell, client, shown)
 
 
@@ -126,6 +143,7 @@ def _set_tag(
     limit: str | None,
     max_active: str | None,
     counts_while_waiting: bool | None,
+    seen: int | None = None,
 ) -> None:
     from locktender.cli.arguments import number
 
@@ -138,7 +156,9 @@ def _set_tag(
         given["max_active"] = number(max_active)
     if counts_while_waiting is not None:
         given["counts_while_waiting"] = counts_while_waiting
-    client.limits.set_tag(key, value if equals and not each else None, per_value=each, **given)
+    client.limits.set_tag(
+        key, value if equals and not each else None, per_value=each, expected=seen, **given
+    )
 
 
 def _refuse_unfit(

@@ -12,16 +12,14 @@ import typer
 
 from locktender.base import tracebacks
 from locktender.base.errors import LocktenderError
-from locktender.cli.context import Context, Debug, Json, Url
+from locktender.cli.context import COMPLETE, Context, Debug, Json, Url
 from locktender.cli.errors import BAD, INTERRUPTED, OK, USAGE, Internal, Usage, exit_code, show
-
-COMPLETE = "_LOCKTENDER_COMPLETE"
-"""What a shell sets to ask for completions."""
 
 app: typer.Typer = typer.Typer(
     name="locktender",
     help="Durable workflows whose concurrency and cost are predictable.",
-    epilog="New here? Try: locktender demo",
+    epilog="New here? Try: locktender demo\n\nExit codes: 0 done; 1 the run failed, or what was asked about is"
+    " bad; 2 wrong input; 130 interrupted; 141 the reader of the output is gone.",
     no_args_is_help=False,
     invoke_without_command=True,
     add_completion=False,
@@ -64,10 +62,12 @@ WORDS = {
     "mailing": ("send", "waiting"),
     "workers": ("workers",),
     "why": ("why",),
+    "blame": ("blame",),
     "events": ("events",),
     "audit": ("audit",),
     "db": ("db",),
     "config": ("config",),
+    "completion": ("completion",),
 }
 """Module of `cli` → the words it registers. One command line loads the module of its word only."""
 _registered: set[str] = set()
@@ -83,7 +83,12 @@ def _register_for(arguments: Sequence[str]) -> None:
     home = next((each for each, words in WORDS.items() if word in words), None)
     if home is None or COMPLETE in os.environ:
         register_all()
-    else:
+    if COMPLETE in os.environ:
+        import typer.completion
+
+        shells: Any = typer.completion
+        shells.completion_init()
+    elif home is not None:
         _register([home])
 
 

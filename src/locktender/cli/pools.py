@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from locktender.base.states import TaskState
-from locktender.cli.context import Context, command, group
+from locktender.cli.context import Context, Expected, command, group
 from locktender.cli.tables import ago, shorten, table
 
 if TYPE_CHECKING:
@@ -180,9 +180,17 @@ def set_(
     burst: Annotated[
         str | None, typer.Option("--burst", metavar="N", help="Grants at once under a rate.")
     ] = None,
+    expected: Expected = None,
 ) -> None:
-    """Set a pool's limit, lease or rate. In force at once; survives restarts."""
-    from locktender.cli.arguments import duration, number
+    """Set a pool's limit, lease or rate. In force at once; survives restarts.
+
+    locktender pools set db 4
+
+    locktender pools set db 6 --if 4
+
+    locktender pools set api --rate 100/1m --burst 5
+    """
+    from locktender.cli.arguments import duration, number, whole
 
     given: dict[str, Any] = {}
     if limit is not None:
@@ -194,7 +202,7 @@ def set_(
     if burst is not None:
         given["burst"] = number(burst)
     with shell.connect(create=True) as client:
-        client.pools.set(name, **given)
+        client.pools.set(name, **given, expected=whole(expected, "if"))
         _show_in_force(shell, client, name, "is set to")
 
 

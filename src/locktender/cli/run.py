@@ -291,10 +291,21 @@ def dev(
     label: Label = None,
     provisioner: OwnProvisioner = None,
     plain: Plain = False,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            metavar="N",
+            min=0,
+            max=65_535,
+            show_default=False,
+            help="Of the HTTP API, on this machine alone: 8470, or a free one if that is taken.",
+        ),
+    ] = None,
 ) -> int:
     """Run an engine for a file and reload it when it changes; Ctrl-C stops.
 
-    Runs come from elsewhere: locktender submit FILE.py:flow
+    Runs come from elsewhere: locktender submit FILE.py:flow, or the HTTP API.
 
     With --max-workers it starts more workers when its own cannot take what waits;
     they end when they have been idle for a while, and with this process.
@@ -313,7 +324,7 @@ def dev(
 
     settings = shell.settings(**{"exit_when_stuck": True, **overrides})
     wanted = more_workers.wanted_by_dev(target, provisioner, settings)
-    return DevLoop(shell, settings, target, plain=plain, wanted=wanted).run()
+    return DevLoop(shell, settings, target, plain=plain, wanted=wanted, port=port).run()
 
 
 def demo(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from locktender.client.client import Client
     from locktender.client.run import Run
-    from locktender.client.views import RunInfo, TaskInfo
+    from locktender.client.views import LogInfo, RunInfo, TaskInfo
 
 RunName = Annotated[
     str, typer.Argument(metavar="RUN", help="A run's id, or the part of it that a list shows.")
@@ -193,29 +194,52 @@ def logs(
         str | None, typer.Option("--task", metavar="TASK", help="Only of this task.")
     ] = None,
     limit: Limit = "10000",
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", "-f", help="Go on with what is logged, until the run has ended."),
+    ] = False,
 ) -> None:
-    """What the bodies of a run logged, of attempts that have ended."""
+    """What the bodies of a run logged, about a second after they did. Of each attempt the last 64 kB.
+
+    locktender runs logs 06gy8rm99095 --follow
+
+    locktender runs logs 06gy8rm99095 --task 1048576 --json
+    """
+    from contextlib import closing
+
     from locktender.cli import arguments
+    from locktender.cli.answers import as_json
 
     with shell.connect() as client:
         found = client.runs.find(run)
-        lines = found.logs(
-            arguments.whole(task, "task"), limit=arguments.whole(limit, "limit") or 0
-        )
+        only = arguments.whole(task, "task")
+        if follow:
+            with closing(found.follow_logs(only)) as following:
+                for line in following:
+                    if shell.json:
+                        sys.stdout.write(as_json(line).decode() + "\n")
+                        sys.stdout.flush()
+                    else:
+                        _show_line(shell, line)
+            return
+        lines = found.logs(only, limit=arguments.whole(limit, "limit") or 0)
     if shell.json:
         shell.data(lines)
         return
     if not lines:
-        shell.say("[dim]Nothing was logged, or no attempt that logs has ended yet.[/]")
-        return
+        shell.say("[dim]Nothing was logged so far.[/]")
     for line in lines:
-        where = line.name if line.index is None else f"{line.name}[{line.index}]"
-        tries = f" #{line.attempt}" if line.attempt > 1 else ""
-        shell.out.print(
-            f"[dim]{line.at:%H:%M:%S}.{line.at.microsecond // 1000:03d}[/] {shown(line.level):<8}"
-            f"[bold]{shown(where)}{tries}[/] {shown(line.message)}",
-            soft_wrap=True,
-        )
+        _show_line(shell, line)
+
+
+def _show_line(shell: Context, line: LogInfo) -> None:
+    where = line.name if line.index is None else f"{line.name}[{line.index}]"
+    tries = f" #{line.attempt}" if line.attempt > 1 else ""
+    shell.out.print(
+        f"[dim]{line.at:%H:%M:%S}.{line.at.microsecond // 1000:03d}[/] {shown(line.level):<8}"
+        f"[bold]{shown(where)}{tries}[/] {shown(line.message)}",
+        soft_wrap=True,
+    )
 
 
 Reason = Annotated[

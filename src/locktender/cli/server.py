@@ -59,6 +59,10 @@ def server(
             "--host", metavar="ADDRESS", help="Who may ask: 127.0.0.1 is this machine alone."
         ),
     ] = "127.0.0.1",
+    no_api: Annotated[
+        bool,
+        typer.Option("--no-api", help="Serve only /health, /ready, /metrics and /api/v1/demand."),
+    ] = False,
     local_postgres: Annotated[
         str | None,
         typer.Option(
@@ -86,7 +90,7 @@ def server(
     """Lead if there is no leader, until SIGTERM. Workers run the tasks.
 
     Start two on one store and the second takes over when the first dies. Each
-    serves /health, /metrics and /api/v1/demand by HTTP, whether it leads or not.
+    serves the HTTP API, /health, /ready and /metrics, whether it leads or not.
     With --spawn it also starts workers for what overflows; they end when idle.
     """
     from locktender.base.errors import InvalidInput
@@ -108,7 +112,11 @@ def server(
     more_workers.check_wanted(wanted, settings)
     log_lines(shell, settings.log_level)
     folder = None if local_postgres is None else Path(local_postgres)
-    asyncio.run(_serve(shell, overrides, folder, (host, port), wanted, with_parent=with_parent))
+    asyncio.run(
+        _serve(
+            shell, overrides, folder, (host, port), wanted, with_parent=with_parent, api=not no_api
+        )
+    )
     return 0
 
 
@@ -120,16 +128,20 @@ async def _serve(
     wanted: Wanted,
     *,
     with_parent: bool,
+    api: bool,
 ) -> None:
     from locktender.cli.more_workers import started
     from locktender.cli.shutdown import StopRequests, serve
+    from locktender.server.api.principal import check_bind
     from locktender.server.web import bind, is_loopback, serving
 
     stop = StopRequests()
     stop.listen(with_parent=with_parent)
     async with AsyncExitStack() as opened:
         listener = opened.enter_context(bind(*at))
-        if not is_loopback(listener):
+        if api:
+            check_bind(listener, loopback=is_loopback(listener))
+        elif not is_loopback(listener):
             shell.note("Anyone who reaches this address can read what is served there.")
         database: LocalPostgres | None = None
         if folder is not None:
@@ -138,7 +150,7 @@ async def _serve(
         settings = shell.settings(**overrides)
 
         async def ready(core: Core) -> None:
-            await opened.enter_async_context(serving(core, listener, demand=True))
+            await opened.enter_async_context(serving(core, listener, demand=True, api=api))
             await _elected(core, stop)
             await _say(shell, core, listener, database)
 
@@ -207,7 +219,7 @@ async def _say(shell: Context, core: Core, listener: Any, database: LocalPostgre
         return
     role = "it leads" if leads else "another leads; this one stands by"
     shell.say(f"server on {http}, store {store}: {role}")
-    shell.say(f"  {http}/health  {http}/metrics  {http}/api/v1/demand")
+    shell.say(f"  {http}/health  {http}/metrics  {http}/api/docs")
     if database is not None:
         shell.say(
             f"  workers on this machine: locktender worker FILE.py --url {shlex.quote(store)}"

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
 from typing import Any, Self, TypeVar
 
@@ -86,6 +86,20 @@ class Bridge:
         except RuntimeError:
             return False  # a step in a thread
         return True
+
+    def iterate(self, items: AsyncGenerator[T]) -> Generator[T]:
+        """What `items` yields, each asked for on the loop. Closed here, it is closed there."""
+
+        async def following() -> tuple[T] | None:
+            async for item in items:
+                return (item,)
+            return None
+
+        try:
+            while (found := self.call(following())) is not None:
+                yield found[0]
+        finally:
+            self.call(items.aclose())
 
     def run_soon(self, callback: Callable[[], None]) -> None:
         """Runs `callback` on the loop, without waiting for it."""

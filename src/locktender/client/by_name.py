@@ -53,8 +53,12 @@ async def announced_flow(core: Core, name: str) -> AnnouncedFlow:
 
 async def prepare_named(core: Core, name: str, calls: Iterable[object]) -> list[Prepared]:
     """Calls of a flow by its name, checked and ready to be stored."""
+    return prepare_announced(core, await announced_flow(core, name), calls)
+
+
+def prepare_announced(core: Core, flow: AnnouncedFlow, calls: Iterable[object]) -> list[Prepared]:
+    """Calls of a flow that was announced, checked and ready to be stored."""
     refuse_while_importing("submits a run")
-    flow = await announced_flow(core, name)
     ids, trace = made_ids(core.clock), tracing.traceparent()
     graphs: dict[tuple[str, ...], tuple[Graph, str, bytes]] = {}
     prepared: list[Prepared] = []
@@ -65,14 +69,14 @@ async def prepare_named(core: Core, name: str, calls: Iterable[object]) -> list[
         names = tuple(sorted(params))
         if names not in graphs:
             graph = msgspec.structs.replace(
-                tracing_graph(name, names),
+                tracing_graph(flow.name, names),
                 queue_timeout_us=flow.queue_timeout_us,
                 dispatch_deadline_us=flow.dispatch_deadline_us,
             )
             graphs[names] = graph, *graph_check.digest(graph)
         graph, digest, body = graphs[names]
         options = options_of(flow, submission)
-        run = NewRun(next(ids), name, digest, raw, b"[]", *options, trace=trace)
+        run = NewRun(next(ids), flow.name, digest, raw, b"[]", *options, trace=trace)
         run = shaped(run, submission, core.clock)
         prepared.append(Prepared(run, graph, body))
     return prepared

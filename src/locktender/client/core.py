@@ -17,6 +17,8 @@ import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from contextvars import Context
+from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -37,7 +39,7 @@ from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.client.outbox_rows import find_row
 from locktender.client.slot_worker import SlotWorkers
 from locktender.store.open import store_for
-from locktender.store.protocol import Store
+from locktender.store.protocol import SetLimit, Store
 from locktender.store.retry import repeated, retry_while_away
 
 if TYPE_CHECKING:
@@ -241,6 +243,7 @@ class Core:
         self.guard: ClientGuard = guard or ClientGuard()
         self.limits_read: tuple[int, Limits] | None = None
         """The limits as they were last read, and when: see `submit.check_pools`."""
+        self.version: str | None = None
         self._more = more
         self._hurried = asyncio.Event()
         self.clock: Clock = SystemClock()
@@ -373,6 +376,29 @@ class Core:
                 hint="locktender runs list shows what there is.",
             )
         return row
+
+    def acting(self, who: str, version: str | None = None) -> Core:
+        """The same for changes by `who`, which is recorded with each. It must not be closed.
+
+        `version`: that a limit must have for a change of it to be stored.
+        """
+        other = copy(self)
+        other.who, other.version = who, version
+        return other
+
+    async def set_limits(self, changes: list[SetLimit]) -> None:
+        """Stores changes of limits and wakes the leader. Raises `LimitChanged`."""
+        if self.version is not None:
+            last = changes[-1]
+            changes = [
+                replace(each, version=self.version)
+                if (each.kind, each.name) == (last.kind, last.name)
+                else each
+                for each in changes
+            ]
+        await self.store.set_limit(changes)
+        self.limits_read = None
+        self.changed()
 
     @cached_property
     def who(self) -> str:

@@ -35,8 +35,8 @@ class AsyncEvents:
         match    only waits whose own `match` agrees in each of these values; default None: all
         id       a second event of the same topic and id changes nothing; default one of its own
 
-        It also reaches runs that were submitted before it and begin to wait within 7 days. Returns
-        whether it is new. To one run: `run.send`.
+        It also reaches runs that were submitted before it and begin to wait within `topic_retention` (7 days).
+        Returns whether it is new. To one run: `run.send`.
         """
         self._core.guard.check()
         return await send_to_topic(self._core, topic, payload, match, id)
@@ -95,10 +95,6 @@ class AsyncEvents:
         return await waits_of(self._core, limit)
 
 
-async def _next(events: AsyncGenerator[HistoryEvent]) -> HistoryEvent | None:
-    return await anext(events, None)
-
-
 @public
 class SyncEvents:
     """Namespace `client.events`: sends events to topics, lists who waits for which, follows the history."""
@@ -122,8 +118,8 @@ class SyncEvents:
         match    only waits whose own `match` agrees in each of these values; default None: all
         id       a second event of the same topic and id changes nothing; default one of its own
 
-        It also reaches runs that were submitted before it and begin to wait within 7 days. Returns
-        whether it is new. To one run: `run.send`.
+        It also reaches runs that were submitted before it and begin to wait within `topic_retention` (7 days).
+        Returns whether it is new. To one run: `run.send`.
         """
         return self._bridge.call(self._events.send(topic, payload, match=match, id=id))
 
@@ -158,14 +154,9 @@ class SyncEvents:
             for event in client.events.follow(reader="billing"):
                 book(event)
         """
-        events = self._events.follow(
-            run, after=after, reader=reader, wait=wait, skip_pruned=skip_pruned
+        return self._bridge.iterate(
+            self._events.follow(run, after=after, reader=reader, wait=wait, skip_pruned=skip_pruned)
         )
-        try:
-            while (event := self._bridge.call(_next(events))) is not None:
-                yield event
-        finally:
-            self._bridge.call(events.aclose())
 
     def readers(self) -> list[EventReaderInfo]:
         """The named readers of the history, each with the cursor behind which it goes on."""

@@ -16,7 +16,7 @@ import base64
 import binascii
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -30,7 +30,17 @@ from locktender.base.events import HISTORY, Event, unpack
 from locktender.base.states import TERMINAL_RUNS
 from locktender.client.core import Core
 from locktender.client.views import instant
-from locktender.store.protocol import BEGINNING, Cursor, EventFilter, EventReader, Follow, RunFilter
+from locktender.store.protocol import (
+    BEGINNING,
+    LATEST,
+    Cursor,
+    EventFilter,
+    EventReader,
+    Follow,
+    Followed,
+    RunFilter,
+    RunLabel,
+)
 
 log: logging.Logger = logging.getLogger(__name__)
 PAGE = 500
@@ -43,7 +53,6 @@ START, NOW = "start", "now"
 _NAMES = {
     ("run", "queued"): "RunQueued",
     ("run", "running"): "RunDequeued",
-    ("task", "scheduled"): "StepSlotClaimed",
     ("task", "running"): "StepStarted",
 }
 _SUBJECTS = {"task": "Step", "wait": "StepSlot"}
@@ -86,8 +95,10 @@ class EventReaderInfo:
     """When it came so far."""
 
 
-def event_name(subject: str, after: str) -> str:
+def event_name(subject: str, after: str, data: Mapping[str, Any]) -> str:
     """What a change is called: its subject and what it became."""
+    if (subject, after) == ("task", "scheduled") and data.get("pools"):
+        return "StepSlotClaimed"
     known = _NAMES.get((subject, after))
     if known is not None:
         return known
@@ -118,12 +129,16 @@ class EventToken(msgspec.Struct, frozen=True, array_like=True):
             raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
             return msgspec.json.decode(raw, type=cls)
         except (binascii.Error, ValueError, msgspec.MsgspecError) as error:
-            raise InvalidInput(
-                "this is not a cursor of the history.",
-                field="after",
-                got=text,
-                hint='Give the "cursor" of an event, "start" or "now".',
-            ) from error
+            raise _no_cursor(text) from error
+
+
+def _no_cursor(text: str) -> InvalidInput:
+    return InvalidInput(
+        "this is not a cursor of the history.",
+        field="after",
+        got=text,
+        hint='Give the "cursor" of an event, "start" or "now".',
+    )
 
 
 class Follower:
@@ -179,7 +194,7 @@ class Follower:
         if after == START:
             return EventToken(BEGINNING)
         if after == NOW:
-            return EventToken((await self._core.store.load()).cursor)
+            return EventToken((await self._core.store.follow(Follow(LATEST))).cursor)
         return EventToken.of(after)
 
     async def _page(
@@ -197,36 +212,13 @@ class Follower:
             self._not_before = token.at - OVERLAP_US
             found = await self._core.store.follow(Follow(BEGINNING, run, PAGE))
             token = EventToken(BEGINNING, 0, token.at)
-        events: list[HistoryEvent] = []
-        before, skip = token.cursor, token.skip
         await self._read_ids({row.run for row in found.events})
-        for row, behind in zip(found.events, found.behind, strict=True):
-            changes = unpack(row)
-            for n, change in enumerate(changes, 1):
-                if n <= skip or change.at < self._not_before:
-                    continue
-                ends = n == len(changes)
-                at = EventToken(behind if ends else before, 0 if ends else n, change.at)
-                events.append(self._event(change, at.text()))
-            before, skip = behind, 0
-        last = found.events[-1].at if found.events else token.at
-        return events, EventToken(found.cursor, 0, last)
-
-    def _event(self, change: Event, cursor: str) -> HistoryEvent:
-        return HistoryEvent(
-            cursor=cursor,
-            name=event_name(change.subject, change.after),
-            seq=change.seq,
-            at=instant(change.at),
-            actor=change.actor,
-            run_id=self._ids.get(change.run),
-            run=change.run,
-            subject=change.subject,
-            task=change.task,
-            before=change.before,
-            after=change.after,
-            data=change.data,
-        )
+        events = [
+            _event(change, self._ids.get(change.run), at)
+            for change, at in _changes(found, token)
+            if change.at >= self._not_before
+        ]
+        return events, _behind(found, token)
 
     async def _read_ids(self, runs: Iterable[int]) -> None:
         missing: list[int] = sorted(each for each in runs if each > 0 and each not in self._ids)
@@ -276,6 +268,85 @@ class Follower:
                 got=token.text(),
                 hint="skip_pruned=True goes on with what is left; a longer `retention` keeps more.",
             )
+
+
+def _changes(found: Followed, token: EventToken) -> Iterator[tuple[Event, EventToken]]:
+    """Each change that was read behind `token`, and the token behind it."""
+    before, skip = token.cursor, token.skip
+    for row, behind in zip(found.events, found.behind, strict=True):
+        changes = unpack(row)
+        for n, change in enumerate(changes, 1):
+            if n <= skip:
+                continue
+            ends = n == len(changes)
+            yield change, EventToken(behind if ends else before, 0 if ends else n, change.at)
+        before, skip = behind, 0
+
+
+def _behind(found: Followed, token: EventToken) -> EventToken:
+    return EventToken(found.cursor, 0, found.events[-1].at if found.events else token.at)
+
+
+def _event(change: Event, run_id: str | None, at: EventToken) -> HistoryEvent:
+    return HistoryEvent(
+        cursor=at.text(),
+        name=event_name(change.subject, change.after, change.data),
+        seq=change.seq,
+        at=instant(change.at),
+        actor=change.actor,
+        run_id=run_id,
+        run=change.run,
+        subject=change.subject,
+        task=change.task,
+        before=change.before,
+        after=change.after,
+        data=change.data,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedEvent:
+    """An event, and the tags of its run: they say whose it is."""
+
+    event: HistoryEvent
+    tags: Mapping[str, str]
+
+
+class HistoryPages:
+    """Reads a page at a time behind any cursor, for many who follow together: `/api/v1/events`."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._labels: OrderedDict[int, RunLabel] = OrderedDict()
+
+    async def now(self) -> str:
+        """The cursor behind all that is visible now."""
+        return EventToken((await self._core.store.follow(Follow(LATEST))).cursor).text()
+
+    async def read(self, after: str) -> tuple[str, list[FollowedEvent]]:
+        """The next page, and the cursor behind it. Raises `HistoryReplaced`, or `InvalidInput` for no cursor."""
+        token = EventToken.of(after)
+        try:
+            found = await self._core.store.follow(Follow(Cursor(token.cursor), limit=PAGE))
+        except ValueError:
+            raise _no_cursor(after) from None
+        if token.cursor == LATEST:
+            raise _no_cursor(after)
+        await self._learn({row.run for row in found.events if row.run > 0})
+        events = [self._followed(change, at) for change, at in _changes(found, token)]
+        return _behind(found, token).text(), events
+
+    async def _learn(self, runs: set[int]) -> None:
+        unknown = [run for run in runs if run not in self._labels]
+        if unknown:
+            self._labels |= await self._core.store.run_labels(unknown)
+        while len(self._labels) > max(MAX_IDS, len(runs)):
+            self._labels.popitem(last=False)
+
+    def _followed(self, change: Event, at: EventToken) -> FollowedEvent:
+        label = self._labels.get(change.run)
+        shown = _event(change, None if label is None else label.id, at)
+        return FollowedEvent(shown, {} if label is None else label.tags)
 
 
 def checked_reader(name: str | None) -> str | None:

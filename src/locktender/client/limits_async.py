@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -26,6 +26,9 @@ from locktender.client.core import Core
 from locktender.client.views import LimitChangeInfo, LimitInfo, instant
 from locktender.store.protocol import SetLimit
 
+if TYPE_CHECKING:
+    from locktender.observe.holders import LimitCost
+
 FIXED = ("max_concurrent_runs", "max_active", "fair")
 ENGINE = {
     "age_boost": "age_boost_us",
@@ -34,6 +37,7 @@ ENGINE = {
     "max_waiting": "max_waiting",
     "placement": "placement",
     "strict_pools": "strict_pools",
+    "topic_retention": "topic_retention_us",
 }
 """Settings of the engine → the name they are stored under."""
 _ENGINE_NAMES = {stored: shown for shown, stored in ENGINE.items()}
@@ -86,6 +90,8 @@ def rule_text(kind: str, rule: bytes | None, stored: str = "") -> str | None:
             return "paused" + (f" by {rule_.by}" if rule_.by else "")
         case _ if stored == "age_boost_us":
             return spoken(body["value"]) if body["value"] else "off"
+        case _ if stored == "topic_retention_us":
+            return spoken(body["value"])
         case _ if stored == "max_waiting":
             return _bound(body["value"])
         case _:
@@ -101,8 +107,9 @@ def limit_infos(rows: Sequence[LimitRow]) -> list[LimitInfo]:
     for each in ("max_concurrent_runs", "max_active", *ENGINE):
         if each not in shown:
             text = _default(defaults, each)
-            kind, _ = stored_as(each)
-            found.append(LimitInfo(kind, each, text, None, None, paused=False))
+            kind, stored = stored_as(each)
+            version = LimitRow(kind, stored, None, None).version
+            found.append(LimitInfo(kind, each, text, None, None, paused=False, version=version))
     order = {"runs": 0, "active": 1, "tag": 2, "flow": 3, "run": 4, "fair": 5, "engine": 6}
     return sorted(found, key=lambda info: (order[info.kind], info.name))
 
@@ -117,6 +124,7 @@ def _info(row: LimitRow) -> LimitInfo:
         declared=_shown(row, row.declared),
         paused=row.kind in ("flow", "run")
         or bool(cast("dict[str, Any]", msgspec.json.decode(rule)).get("paused", False)),
+        version=row.version,
     )
 
 
@@ -127,6 +135,8 @@ def _shown(row: LimitRow, rule: bytes | None) -> str | None:
 def _default(defaults: Limits, shown: str) -> str:
     if shown == "age_boost":
         return "off"
+    if shown == "topic_retention":
+        return spoken(defaults.topic_retention_us)
     found: object = getattr(defaults, shown)
     return f"{found:,}" if isinstance(found, int) and not isinstance(found, bool) else str(found)
 
@@ -178,15 +188,22 @@ class AsyncLimits:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    async def set_max_concurrent_runs(self, n: int) -> None:
-        """Sets how many runs execute at once: 1 and up, -1 is unlimited; default 10."""
-        limit = names.limit(n, RUNS, zero_hint="To start no run, use: limits pause.")
-        await self._patch("runs", "", {"limit": limit})
+    async def set_max_concurrent_runs(self, n: int, *, expected: int | None = None) -> None:
+        """Sets how many runs execute at once: 1 and up, -1 is unlimited; default 10.
 
-    async def set_max_active(self, n: int) -> None:
-        """Sets the admission ceiling, queued and running runs: 1 and up, -1 is unlimited; default 10,000."""
+        `expected`: only if it is this now, else `LimitChanged`; default None, whatever it is.
+        """
+        limit = names.limit(n, RUNS, zero_hint="To start no run, use: limits pause.")
+        await self._patch("runs", "", {"limit": limit}, expected)
+
+    async def set_max_active(self, n: int, *, expected: int | None = None) -> None:
+        """Sets the admission ceiling, queued and running runs: 1 and up, -1 is unlimited; default 10,000.
+
+        `expected`: only if it is this now, else `LimitChanged`; default None, whatever it is.
+        """
         hint = "To start no run, use: limits pause. Use -1 for unlimited."
-        await self._put("active", "", {"limit": names.limit(n, "max_active", zero_hint=hint)})
+        rule = {"limit": names.limit(n, "max_active", zero_hint=hint)}
+        await self._change([SetLimit("active", "", _dump(rule), self._core.who, expected=expected)])
 
     async def set_tag(
         self,
@@ -197,6 +214,7 @@ class AsyncLimits:
         per_value: bool = False,
         max_active: int | None = None,
         counts_while_waiting: bool | None = None,
+        expected: int | None = None,
     ) -> None:
         """Bounds the runs that have a tag.
 
@@ -207,6 +225,7 @@ class AsyncLimits:
         counts_while_waiting
                     True: a run that has started keeps its place while it sleeps or waits for an event, until
                     it ends (a mutex); False: it gives it back; default None, unchanged
+        expected    only if `limit` is this now, else `LimitChanged`; default None, whatever it is
 
             limits.set_tag("tenant", limit=1, per_value=True)
         """
@@ -232,10 +251,13 @@ class AsyncLimits:
             patch["max_active"] = wanted.max_active
         if counts_while_waiting is not None:
             patch["counts_while_waiting"] = counts_while_waiting
-        await self._patch("tag", wanted.name, patch)
+        await self._patch("tag", wanted.name, patch, expected)
 
     async def set_fair(self, key: str, weights: Mapping[str, int] | None = None) -> None:
-        """Shares turns between the values of tag `key`; `weights` by value, 1 where none is given."""
+        """Shares turns between the values of tag `key`; `weights` by value, 1 where none is given.
+
+        Weights of other values stay as they are; without `weights` all are 1.
+        """
         rule = fair_rule(key, weights)
         _, rows = await self._in_force()
         others = [row for row in rows if row.kind == "fair" and row.name != rule.key]
@@ -251,28 +273,35 @@ class AsyncLimits:
         await self._change(
             [
                 *(SetLimit("fair", row.name, None, who) for row in others),
-                SetLimit("fair", rule.key, _dump(rule), who),
+                # Only these weights: another operator may set those of other values at the same time.
+                SetLimit(
+                    "fair", rule.key, _dump(rule), who, patch=_dump(rule) if weights else None
+                ),
             ]
         )
 
-    async def set(self, name: str, value: int | str | bool) -> None:
+    async def set(self, name: str, value: int | str | bool, *, expected: int | None = None) -> None:
         """Sets a limit by its name, as `locktender limits set` does.
 
         name   `max_concurrent_runs`, `max_active`, `fair`, `age_boost`, `max_bypass`,
-               `max_starts_per_cycle`, `max_waiting`, `placement`, `strict_pools`, or the rule of a tag with a `=`:
-               `tenant=acme`, `tenant=*`
-        value  a number, -1 is unlimited; for `fair` a tag, for `age_boost` a duration
+               `max_starts_per_cycle`, `max_waiting`, `placement`, `strict_pools`, `topic_retention`, or the
+               rule of a tag with a `=`: `tenant=acme`, `tenant=*`
+        value  a number, -1 is unlimited; for `fair` a tag, for `age_boost` and `topic_retention` a duration
+        expected  of a number of runs: only if it is this now, else `LimitChanged`; default None
         """
         self._core.guard.check()
         if name == RUNS:
-            await self.set_max_concurrent_runs(_number(value, name))
+            await self.set_max_concurrent_runs(_number(value, name), expected=expected)
         elif name == "max_active":
-            await self.set_max_active(_number(value, name))
+            await self.set_max_active(_number(value, name), expected=expected)
         elif name == "fair":
             await self.set_fair(names.text(value, "fair"))
         elif name == "age_boost":
             boost = names.age_boost(microseconds(_duration(value), "age_boost", minimum=0))
             await self._put("engine", "age_boost_us", {"value": boost})
+        elif name == "topic_retention":
+            kept = microseconds(_duration(value), "topic_retention")
+            await self._put("engine", "topic_retention_us", {"value": kept})
         elif name in ENGINE:
             await self._put("engine", ENGINE[name], {"value": value})
         else:
@@ -281,7 +310,7 @@ class AsyncLimits:
                 raise _unknown(name, (await self._in_force())[1])
             each = rest == "*"
             tag = None if each else rest
-            await self.set_tag(key, tag, _number(value, name), per_value=each)
+            await self.set_tag(key, tag, _number(value, name), per_value=each, expected=expected)
 
     async def pause(self, name: str = RUNS) -> None:
         """Starts no more runs, or none with a tag (`tenant=acme`); running ones go on."""
@@ -312,6 +341,13 @@ class AsyncLimits:
             )
             for change in await self._core.store.limit_history(most)
         ]
+
+    async def cost(self, last: Duration = "24h") -> list[LimitCost]:
+        """What each limit cost in waiting, of waits that were over within `last`; the most expensive first."""
+        self._core.guard.check()
+        from locktender.observe.holders import limit_costs
+
+        return await limit_costs(self._core.store, microseconds(last, "last"))
 
     async def list(self) -> LimitInfos:
         """Every limit in force except pools; one that was never set shows its default."""
@@ -353,15 +389,16 @@ class AsyncLimits:
         self._core.guard.check()
         await self._change([SetLimit(kind, name, _dump(rule), self._core.who)])
 
-    async def _patch(self, kind: str, name: str, fields: dict[str, object]) -> None:
+    async def _patch(
+        self, kind: str, name: str, fields: dict[str, object], expected: int | None = None
+    ) -> None:
         """Changes these fields of the rule in force and leaves the others unchanged."""
         self._core.guard.check()
-        await self._change([SetLimit(kind, name, None, self._core.who, patch=_dump(fields))])
+        change = SetLimit(kind, name, None, self._core.who, patch=_dump(fields), expected=expected)
+        await self._change([change])
 
     async def _change(self, changes: list[SetLimit]) -> None:
-        await self._core.store.set_limit(changes)
-        self._core.limits_read = None
-        self._core.changed()
+        await self._core.set_limits(changes)
 
 
 def _tag(limits: Limits, name: str) -> TagRule | None:

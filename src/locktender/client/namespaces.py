@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from locktender.base.durations import Duration
 from locktender.base.limits import Rate
@@ -26,6 +26,9 @@ from locktender.client.views import (
     WorkerInfo,
 )
 from locktender.client.workers import AsyncWorkers
+
+if TYPE_CHECKING:
+    from locktender.observe.holders import LimitCost
 
 Ids = str | Run[Any] | Iterable[str | Run[Any]]
 RunIds = list[str]
@@ -157,6 +160,7 @@ class SyncRuns:
         tags: TagValues | None = None,
         flow: str | None = None,
         limit: int = 100,
+        before: int | None = None,
     ) -> RunInfos:
         """The newest runs that match, newest first.
 
@@ -164,8 +168,9 @@ class SyncRuns:
         tags    runs with all of these tags
         flow    the flow's name
         limit   1 to 100,000; default 100
+        before  only runs with a smaller `number`, for the next page; default None
         """
-        return self._bridge.call(self._runs.list(status, tags, flow, limit))
+        return self._bridge.call(self._runs.list(status, tags, flow, limit, before))
 
 
 @public
@@ -268,6 +273,7 @@ class SyncPools:
         lease: Duration | Unset | None = UNSET,
         rate: str | Rate | Unset | None = UNSET,
         burst: int | Unset = UNSET,
+        expected: int | None = None,
     ) -> None:
         """Sets what is given of a pool and keeps the rest; a pool that is not there is made.
 
@@ -276,10 +282,13 @@ class SyncPools:
         lease  how long a dead holder's slots are kept; None: as long as its worker's lease (default)
         rate   starts per time, "60/min" or "100/10s"; None takes the rate away (default: none)
         burst  starts at once after a pause, 1 and up; default 1
+        expected  only if the limit is this now, else `LimitChanged`; default None, whatever it is
 
             pools.set("api", limit=4, rate="60/min", burst=5)
         """
-        self._bridge.call(self._pools.set(name, limit, lease=lease, rate=rate, burst=burst))
+        self._bridge.call(
+            self._pools.set(name, limit, lease=lease, rate=rate, burst=burst, expected=expected)
+        )
 
     def get(self, name: str) -> PoolInfo:
         """One pool. Raises `NotFound` where it was never set and no active task needs it."""
@@ -318,13 +327,19 @@ class SyncLimits:
         self._bridge = bridge
         self._limits = limits
 
-    def set_max_concurrent_runs(self, n: int) -> None:
-        """Sets how many runs execute at once: 1 and up, -1 is unlimited; default 10."""
-        self._bridge.call(self._limits.set_max_concurrent_runs(n))
+    def set_max_concurrent_runs(self, n: int, *, expected: int | None = None) -> None:
+        """Sets how many runs execute at once: 1 and up, -1 is unlimited; default 10.
 
-    def set_max_active(self, n: int) -> None:
-        """Sets the admission ceiling, queued and running runs: 1 and up, -1 is unlimited; default 10,000."""
-        self._bridge.call(self._limits.set_max_active(n))
+        `expected`: only if it is this now, else `LimitChanged`; default None, whatever it is.
+        """
+        self._bridge.call(self._limits.set_max_concurrent_runs(n, expected=expected))
+
+    def set_max_active(self, n: int, *, expected: int | None = None) -> None:
+        """Sets the admission ceiling, queued and running runs: 1 and up, -1 is unlimited; default 10,000.
+
+        `expected`: only if it is this now, else `LimitChanged`; default None, whatever it is.
+        """
+        self._bridge.call(self._limits.set_max_active(n, expected=expected))
 
     def set_tag(
         self,
@@ -335,6 +350,7 @@ class SyncLimits:
         per_value: bool = False,
         max_active: int | None = None,
         counts_while_waiting: bool | None = None,
+        expected: int | None = None,
     ) -> None:
         """Bounds the runs that have a tag.
 
@@ -345,6 +361,7 @@ class SyncLimits:
         counts_while_waiting
                     True: a run that has started keeps its place while it sleeps or waits for an event, until
                     it ends (a mutex); False: it gives it back; default None, unchanged
+        expected    only if `limit` is this now, else `LimitChanged`; default None, whatever it is
 
             limits.set_tag("tenant", limit=1, per_value=True)
         """
@@ -356,22 +373,27 @@ class SyncLimits:
                 per_value=per_value,
                 max_active=max_active,
                 counts_while_waiting=counts_while_waiting,
+                expected=expected,
             )
         )
 
     def set_fair(self, key: str, weights: Mapping[str, int] | None = None) -> None:
-        """Shares turns between the values of tag `key`; `weights` by value, 1 where none is given."""
+        """Shares turns between the values of tag `key`; `weights` by value, 1 where none is given.
+
+        Weights of other values stay as they are; without `weights` all are 1.
+        """
         self._bridge.call(self._limits.set_fair(key, weights))
 
-    def set(self, name: str, value: int | str | bool) -> None:
+    def set(self, name: str, value: int | str | bool, *, expected: int | None = None) -> None:
         """Sets a limit by its name, as `locktender limits set` does.
 
         name   `max_concurrent_runs`, `max_active`, `fair`, `age_boost`, `max_bypass`,
-               `max_starts_per_cycle`, `max_waiting`, `placement`, `strict_pools`, or the rule of a tag with a `=`:
-               `tenant=acme`, `tenant=*`
-        value  a number, -1 is unlimited; for `fair` a tag, for `age_boost` a duration
+               `max_starts_per_cycle`, `max_waiting`, `placement`, `strict_pools`, `topic_retention`, or the
+               rule of a tag with a `=`: `tenant=acme`, `tenant=*`
+        value  a number, -1 is unlimited; for `fair` a tag, for `age_boost` and `topic_retention` a duration
+        expected  of a number of runs: only if it is this now, else `LimitChanged`; default None
         """
-        self._bridge.call(self._limits.set(name, value))
+        self._bridge.call(self._limits.set(name, value, expected=expected))
 
     def pause(self, name: str = RUNS) -> None:
         """Starts no more runs, or none with a tag (`tenant=acme`); running ones go on."""
@@ -388,6 +410,10 @@ class SyncLimits:
     def history(self, limit: int = 100) -> list[LimitChangeInfo]:
         """Changes of limits and pools, newest first. `limit`: 1 to 100,000; default 100."""
         return self._bridge.call(self._limits.history(limit))
+
+    def cost(self, last: Duration = "24h") -> list[LimitCost]:
+        """What each limit cost in waiting, of waits that were over within `last`; the most expensive first."""
+        return self._bridge.call(self._limits.cost(last))
 
     def list(self) -> LimitInfos:
         """Every limit in force except pools; one that was never set shows its default."""

@@ -54,6 +54,7 @@ def _settings(
     strict_pools: bool | None = None,
     placement: Literal["spread", "pack"] | None = None,
     age_boost: Duration | None = None,
+    topic_retention: Duration | None = None,
     max_bypass: int | None = None,
     max_starts_per_cycle: int | None = None,
     claim_batch: int | None = None,
@@ -127,6 +128,7 @@ def embedded(
     strict_pools         False  refuse steps that need a pool that was never set
     placement            spread "spread" over workers, or "pack" onto few
     age_boost            0      a run gains one priority per this much waiting; 0 is off
+    topic_retention      7d     how long an event of a topic is kept for runs that begin to wait later
     max_bypass           16     tasks that may pass a large one before slots are kept for it
     max_starts_per_cycle 1000   tasks the leader starts in one commit
     claim_batch          50     a batch of offers; two may be on their way to a worker

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
 from locktender.base import names
+from locktender.base.clock import SECOND
 from locktender.base.errors import InvalidInput, NotFound
 from locktender.base.limits import PauseRule
 from locktender.base.model import RunRow
@@ -54,6 +56,24 @@ class FlowInfo:
 FlowInfos = list[FlowInfo]
 
 
+@dataclass(frozen=True, slots=True)
+class FlowDetail:
+    """What a client without its code must know to submit a flow."""
+
+    name: str
+    spoken: str
+    """As its author wrote it: `build(accessions: list[str])`."""
+    parameters: Mapping[str, Any]
+    """JSON schema of the object of its arguments."""
+    result: Mapping[str, Any]
+    """JSON schema of its result; empty: any."""
+    tags: Mapping[str, str]
+    priority: int
+    deadline: float | None
+    """Seconds."""
+    paused: bool
+
+
 async def pause_runs(core: Core, rows: Sequence[RunRow], reason: str) -> list[str]:
     """All of them, or none if one has ended; their ids."""
     reason = _checked(reason)
@@ -89,9 +109,7 @@ async def resume_runs(core: Core, rows: Sequence[RunRow]) -> list[str]:
 
 async def _set(core: Core, changes: list[SetLimit]) -> None:
     if changes:
-        await core.store.set_limit(changes)
-        core.limits_read = None
-        core.changed()
+        await core.set_limits(changes)
 
 
 def _checked(reason: object) -> str:
@@ -133,10 +151,28 @@ def _ended(row: RunRow) -> InvalidInput:
 
 @public
 class AsyncFlows:
-    """Namespace `client.flows`: pause and resume all runs of a flow."""
+    """Namespace `client.flows`: the flows that workers have announced; pause and resume all runs of one."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
+
+    async def get(self, flow: str) -> FlowDetail:
+        """One of them, with the schema of its parameters. Raises `NotFound` where no worker has announced it."""
+        from locktender.client.by_name import announced_flow
+
+        self._core.guard.check()
+        limits, _ = await self._core.store.limits()
+        found = await announced_flow(self._core, flow)
+        return FlowDetail(
+            name=found.name,
+            spoken=found.spoken,
+            parameters=found.parameters,
+            result=found.result,
+            tags=found.tags,
+            priority=found.priority,
+            deadline=None if found.deadline_us is None else found.deadline_us / SECOND,
+            paused=limits.is_paused(found.name),
+        )
 
     async def pause(self, flow: str, reason: str = "") -> None:
         """Starts nothing of a flow any more: no run, and no further task of those that execute.
@@ -203,11 +239,15 @@ class AsyncFlows:
 
 @public
 class SyncFlows:
-    """Namespace `client.flows`: pause and resume all runs of a flow."""
+    """Namespace `client.flows`: the flows that workers have announced; pause and resume all runs of one."""
 
     def __init__(self, bridge: Bridge, flows: AsyncFlows) -> None:
         self._bridge = bridge
         self._flows = flows
+
+    def get(self, flow: str) -> FlowDetail:
+        """One of them, with the schema of its parameters. Raises `NotFound` where no worker has announced it."""
+        return self._bridge.call(self._flows.get(flow))
 
     def pause(self, flow: str, reason: str = "") -> None:
         """Starts nothing of a flow any more: no run, and no further task of those that execute.

@@ -39,6 +39,7 @@ class AsyncPools:
         lease: Duration | Unset | None = UNSET,
         rate: str | Rate | Unset | None = UNSET,
         burst: int | Unset = UNSET,
+        expected: int | None = None,
     ) -> None:
         """Sets what is given of a pool and keeps the rest; a pool that is not there is made.
 
@@ -47,6 +48,7 @@ class AsyncPools:
         lease  how long a dead holder's slots are kept; None: as long as its worker's lease (default)
         rate   starts per time, "60/min" or "100/10s"; None takes the rate away (default: none)
         burst  starts at once after a pause, 1 and up; default 1
+        expected  only if the limit is this now, else `LimitChanged`; default None, whatever it is
 
             pools.set("api", limit=4, rate="60/min", burst=5)
         """
@@ -64,7 +66,7 @@ class AsyncPools:
             patch["limit"] = checked_limit(limit, f"pool {pool}.limit", zero_hint=hint)
         if not isinstance(lease, Unset):
             patch["lease_us"] = None if lease is None else microseconds(lease, "lease")
-        await self._patch(pool, patch | _rate_patch(rate, burst))
+        await self._patch(pool, patch | _rate_patch(rate, burst), expected=expected)
 
     async def get(self, name: str) -> PoolInfo:
         """One pool. Raises `NotFound` where it was never set and no active task needs it."""
@@ -96,7 +98,8 @@ class AsyncPools:
                     waiting[pool] = waiting.get(pool, 0) + 1
         for pool, (gate, *_) in scheduler.ledger.slot_gates.items():
             used[pool] = gate.used
-        sources = {row.name: _source(row) for row in snapshot.limit_rows if row.kind == "pool"}
+        rows = {row.name: row for row in snapshot.limit_rows if row.kind == "pool"}
+        sources = {name: _source(row) for name, row in rows.items()}
         names = sources.keys() | waiting.keys() | {pool for pool, n in used.items() if n}
         return [
             _info(
@@ -105,6 +108,7 @@ class AsyncPools:
                 sources.get(pool, "none"),
                 used.get(pool, 0),
                 waiting.get(pool, 0),
+                rows.get(pool),
             )
             for pool in sorted(names)
         ]
@@ -168,14 +172,19 @@ class AsyncPools:
             )
         return pools[pool]
 
-    async def _patch(self, pool: str, patch: dict[str, Any], begin: PoolRule | None = None) -> None:
+    async def _patch(
+        self,
+        pool: str,
+        patch: dict[str, Any],
+        begin: PoolRule | None = None,
+        expected: int | None = None,
+    ) -> None:
         base = None if begin is None else _dump(begin)
-        await self._change([SetLimit("pool", pool, base, self._core.who, patch=_dump(patch))])
+        change = SetLimit("pool", pool, base, self._core.who, patch=_dump(patch), expected=expected)
+        await self._change([change])
 
     async def _change(self, changes: list[SetLimit]) -> None:
-        await self._core.store.set_limit(changes)
-        self._core.limits_read = None
-        self._core.changed()
+        await self._core.set_limits(changes)
 
 
 def _rate_patch(rate: Any, burst: Any) -> dict[str, Any]:
@@ -203,7 +212,14 @@ def spoken_rate(rate: Rate) -> str:
     return f"{rate.count}/{spoken(rate.per_us)}"
 
 
-def _info(pool: str, rule: PoolRule | None, source: str, used: int, waiting: int) -> PoolInfo:
+def _info(
+    pool: str,
+    rule: PoolRule | None,
+    source: str,
+    used: int,
+    waiting: int,
+    row: LimitRow | None = None,
+) -> PoolInfo:
     is_set = rule is not None
     rule = rule or PoolRule()
     return PoolInfo(
@@ -217,4 +233,5 @@ def _info(pool: str, rule: PoolRule | None, source: str, used: int, waiting: int
         paused=rule.paused,
         is_set=is_set,
         source=source,
+        version=(row or LimitRow("pool", pool, None, None)).version,
     )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from locktender.base.durations import Duration, microseconds
-from locktender.base.errors import AdmissionRejected, DuplicateKey, InvalidInput, LocktenderError
-from locktender.base.model import Request, RunRow
+from locktender.base.model import Request
 from locktender.base.states import OUTBOX_RUNS, TERMINAL_RUNS, RunState
 from locktender.base.tracebacks import public
 from locktender.client import results, run_details
@@ -16,12 +15,11 @@ from locktender.client.core import Core
 from locktender.client.mailing import EventWaitInfo, send_to_run, tokens_of
 from locktender.client.outbox_rows import unmoved
 from locktender.client.pauses import pause_runs, resume_runs
-from locktender.client.refusals import wait_at, way_in
-from locktender.client.views import EventInfo, LogInfo, Requested, RunInfo, TaskInfo
-from locktender.store.protocol import Submitted
-from locktender.store.retry import repeated
+from locktender.client.retrying import retry_runs
+from locktender.client.views import EventInfo, GraphInfo, LogInfo, Requested, RunInfo, TaskInfo
 
 if TYPE_CHECKING:
+    from locktender.observe.blame import Blame
     from locktender.observe.why import Why
 
 T_co = TypeVar("T_co", covariant=True)
@@ -100,6 +98,13 @@ class AsyncRun(Generic[T_co]):
         else:
             why = await explain_run(store, row.id, self._core.settings.labels)
         return await with_sessions(store, why)
+
+    async def blame(self) -> Blame:
+        """What its time went into: own work, each gate, hand-off; they add up to its wall time."""
+        from locktender.observe.blame import blame_run
+
+        self._core.guard.check()
+        return await blame_run(self._core.store, await self._core.row(self._id))
 
     async def cancel(self, reason: str = "", *, force: bool = False) -> Requested:
         """Asks for the run to end *cancelled*; `wait()` returns when it has.
@@ -180,14 +185,25 @@ class AsyncRun(Generic[T_co]):
         self._core.guard.check()
         return await run_details.tasks(self._core, self._id)
 
+    async def graph(self) -> GraphInfo:
+        """Its steps, how they depend on each other, and how many tasks of each are in which state."""
+        self._core.guard.check()
+        return await run_details.graph(self._core, self._id)
+
     async def logs(self, task: int | None = None, *, limit: int = 10_000) -> list[LogInfo]:
-        """Lines that its bodies logged, in the order of time, of attempts that have ended.
+        """Lines that its bodies logged, in the order of time, stored about a second after that.
 
         task   only this task's; default None: all
         limit  1 to 100,000 lines; default 10,000
         """
         self._core.guard.check()
         return await run_details.logs(self._core, self._id, task, limit)
+
+    async def follow_logs(self, task: int | None = None) -> AsyncGenerator[LogInfo]:
+        """Lines that its bodies log, as they come, until the run has ended. `task`: only this task's."""
+        self._core.guard.check()
+        async for line in run_details.follow_logs(self._core, self._id, task):
+            yield line
 
     async def events(self) -> list[EventInfo]:
         """Every change of state of the run and its tasks so far, in order."""
@@ -249,6 +265,10 @@ class Run(Generic[T_co]):
         """Explains what the run waits for now, and for how long; `print` shows it as text."""
         return self._bridge.call(self._run.why())
 
+    def blame(self) -> Blame:
+        """What its time went into: own work, each gate, hand-off; they add up to its wall time."""
+        return self._bridge.call(self._run.blame())
+
     def cancel(self, reason: str = "", *, force: bool = False) -> Requested:
         """Asks for the run to end *cancelled*; `wait()` returns when it has.
 
@@ -306,133 +326,22 @@ class Run(Generic[T_co]):
         """Its tasks now: one per plain step and one per item of a map."""
         return self._bridge.call(self._run.tasks())
 
+    def graph(self) -> GraphInfo:
+        """Its steps, how they depend on each other, and how many tasks of each are in which state."""
+        return self._bridge.call(self._run.graph())
+
     def logs(self, task: int | None = None, *, limit: int = 10_000) -> list[LogInfo]:
-        """Lines that its bodies logged, in the order of time, of attempts that have ended.
+        """Lines that its bodies logged, in the order of time, stored about a second after that.
 
         task   only this task's; default None: all
         limit  1 to 100,000 lines; default 10,000
         """
         return self._bridge.call(self._run.logs(task, limit=limit))
 
+    def follow_logs(self, task: int | None = None) -> Generator[LogInfo]:
+        """Lines that its bodies log, as they come, until the run has ended. `task`: only this task's."""
+        return self._bridge.iterate(self._run.follow_logs(task))
+
     def events(self) -> list[EventInfo]:
         """Every change of state of the run and its tasks so far, in order."""
         return self._bridge.call(self._run.events())
-
-
-PAGE = 500
-"""Runs that are queued in one transaction."""
-MOST_SHOWN = 5
-
-
-async def retry_runs(core: Core, rows: Sequence[RunRow], again: Sequence[int] = ()) -> None:
-    """Queues all that may be; raises the first refusal, which names all of them.
-
-    A run that succeeded is refused before any of the others is queued, unless nodes of it run `again`.
-    """
-    for row in rows:
-        if row.state == RunState.SUCCEEDED and not again:
-            raise _finished(row.id)
-    refused: dict[str, LocktenderError] = {}
-    for start in range(0, len(rows), PAGE):
-        refused |= await _retry_rows(core, rows[start : start + PAGE], again)
-    if refused:
-        raise _told([row.id for row in rows], refused)
-
-
-async def retry_slices(core: Core, slices: AsyncIterator[list[RunRow]]) -> list[str]:
-    """Queues all of each slice before the next is read; their ids. Raises as `retry_runs` does."""
-    several: list[str] = []
-    refused: dict[str, LocktenderError] = {}
-    async for rows in slices:
-        several += [row.id for row in rows]
-        refused |= await _retry_rows(core, rows, ())
-    if refused:
-        raise _told(several, refused)
-    return several
-
-
-async def _retry_rows(
-    core: Core, rows: Sequence[RunRow], again: Sequence[int]
-) -> dict[str, LocktenderError]:
-    await resume_runs(core, rows)  # the pause of an ended run stands for a few seconds
-    refused = await _retry_page(core, {row.id: row.generation for row in rows}, again)
-    core.changed()
-    return refused
-
-
-async def _retry_page(
-    core: Core, before: Mapping[str, int], again: Sequence[int]
-) -> dict[str, LocktenderError]:
-    """Those of one transaction that were refused, and why."""
-    tried = False
-
-    async def queue() -> dict[str, Submitted]:
-        nonlocal tried
-        left = await _untouched(core, before) if tried else list(before)
-        tried = True
-        answers = await core.store.retry(left, again) if left else []
-        return dict(zip(left, answers, strict=True))
-
-    answers = await repeated(queue, "a retry of runs", core.clock, core.guard.check)
-    errors = {run_id: _refusal(run_id, answer) for run_id, answer in answers.items()}
-    return {run_id: error for run_id, error in errors.items() if error is not None}
-
-
-async def _untouched(core: Core, before: Mapping[str, int]) -> list[str]:
-    """Those that no lost call has queued. One that was may have ended since: again would be once too often."""
-    return [each for each, was in before.items() if (await core.row(each)).generation == was]
-
-
-def _told(several: Sequence[str], refused: Mapping[str, LocktenderError]) -> LocktenderError:
-    """The first refusal; of several runs, with how many were queued and which were not."""
-    error = next(iter(refused.values()))
-    if len(several) == 1:
-        return error
-    retried = tuple(each for each in several if each not in refused)
-    shown = ", ".join(list(refused)[:MOST_SHOWN]) + (", …" if len(refused) > MOST_SHOWN else "")
-    queued = "1 run is" if len(retried) == 1 else f"{len(retried):,} runs are"
-    error.message = f"{queued} queued again, {len(refused):,} not ({shown}): {error.message}"
-    error.args = (error.message,)
-    if isinstance(error, AdmissionRejected | DuplicateKey):
-        error.retried, error.refused = retried, tuple(refused)
-    return error
-
-
-def _finished(run_id: str) -> InvalidInput:
-    return InvalidInput(
-        f"run {run_id} succeeded: there is nothing to try again.",
-        field="run",
-        got=run_id,
-        hint="Begin at one of its steps (from_step=…, --from), or submit the flow again.",
-    )
-
-
-def _refusal(run_id: str, answer: Submitted) -> LocktenderError | None:
-    match answer.outcome:
-        case "finished":
-            return _finished(run_id)
-        case "duplicate":
-            return DuplicateKey(
-                f"run {run_id} cannot be tried again: its key belongs to the active run {answer.id}.",
-                field="run",
-                got=run_id,
-                hint="Wait for that run, or cancel it.",
-            )
-        case "rejected":
-            return AdmissionRejected(
-                f"run {run_id} cannot be tried again now: the ceiling {answer.ceiling} is reached"
-                f" ({answer.active:,} of {answer.limit:,} runs are active).",
-                retry_after=wait_at(answer),
-                field=answer.ceiling,
-                got=answer.active,
-                hint=way_in(answer),
-            )
-        case "in_flight":
-            return InvalidInput(
-                f"run {run_id} is held, and {answer.active:,} attempts of it have not ended.",
-                field="run",
-                got=run_id,
-                hint="Try again when they have ended, or cancel the run.",
-            )
-        case "created" | "attached":
-            return None

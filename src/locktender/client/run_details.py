@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from typing import cast
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -12,7 +13,7 @@ from locktender.base import names
 from locktender.base.changes import TaskRow
 from locktender.base.errors import NotFound
 from locktender.base.events import Event, unpack
-from locktender.base.graph import Node, is_cached, read_graph
+from locktender.base.graph import Node, is_cached, needs_of, read_graph
 from locktender.base.model import (
     MAX_BYTES,
     MAX_LINES,
@@ -23,21 +24,25 @@ from locktender.base.model import (
     Stubborn,
     decode_log,
 )
-from locktender.base.states import EXECUTING_RUNS, TaskState
+from locktender.base.states import EXECUTING_RUNS, TERMINAL_RUNS, TaskState
 from locktender.client.core import Core
 from locktender.client.results import failure_of
 from locktender.client.views import (
     EventInfo,
+    GraphInfo,
     LogInfo,
+    NodeInfo,
     ProgressInfo,
     StubbornInfo,
     TaskInfo,
     instant,
     moment,
 )
-from locktender.observe.waits import waits_of
 from locktender.store.decode import shown_task
 from locktender.store.protocol import EventFilter, Store
+
+if TYPE_CHECKING:
+    from locktender.observe.slot_events import SlotChange
 
 _held = msgspec.json.Decoder(dict[str, int]).decode
 _STATES = frozenset(TaskState)
@@ -71,6 +76,8 @@ async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
     rows = [shown_task(task) for task in await core.store.tasks(row.seq)]
     reasons: dict[int, str] = {}
     if row.state in EXECUTING_RUNS and any(task.state in _NOT_BEGUN for task in rows):
+        from locktender.observe.waits import waits_of
+
         reasons = await waits_of(core.store, row.seq)
     progress_of: dict[int, Progress] = {}
     stubborn_of: dict[int, Stubborn] = {}
@@ -84,11 +91,42 @@ async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
     ]
 
 
+async def graph(core: Core, run_id: str) -> GraphInfo:
+    row = await core.row(run_id)
+    found = read_graph(await core.store.graph(row.graph))
+    states: dict[int, dict[str, int]] = {}
+    for task in await core.store.tasks(row.seq):
+        counts = states.setdefault(task.node, {})
+        counts[task.state] = counts.get(task.state, 0) + 1
+    names_ = [node.name for node in found.nodes]
+    nodes = [
+        NodeInfo(
+            name=node.name,
+            step=node.step,
+            executor=node.executor,
+            after=[names_[each] for each in sorted(needs_of(node))],
+            mapped=node.over is not None,
+            window=node.window,
+            pools={need.name: need.slots for need in node.pools},
+            wait=node.wait,
+            tasks=states.get(index, {}),
+        )
+        for index, node in enumerate(found.nodes)
+    ]
+    return GraphInfo(found.flow, not found.unfolds, nodes)
+
+
 async def events(core: Core, run_id: str) -> list[EventInfo]:
+    from locktender.observe.slot_events import lane_changes, renewals, slot_events
+
     row = await core.row(run_id)
     nodes = await nodes_of(core.store, row.graph)
     where = {task.id: shown_task(task) for task in await core.store.tasks(row.seq)}
-    return [_event(event, nodes, where) for event in await _history(core, row.seq)]
+    history = await _history(core, row.seq)
+    found = list(slot_events(history, await lane_changes(core.store, history)))
+    if any(change == "claimed" for _, change in found) and row.state not in TERMINAL_RUNS:
+        found += list(renewals(found, await core.store.lives()))
+    return [_event(event, nodes, where, change) for event, change in found]
 
 
 async def _history(core: Core, run: int) -> list[Event]:
@@ -137,7 +175,9 @@ def _task(
     )
 
 
-def _event(event: Event, nodes: tuple[Node, ...], where: dict[int, TaskRow]) -> EventInfo:
+def _event(
+    event: Event, nodes: tuple[Node, ...], where: dict[int, TaskRow], slot: SlotChange | None
+) -> EventInfo:
     task = where.get(event.task)
     return EventInfo(
         seq=event.seq,
@@ -150,10 +190,12 @@ def _event(event: Event, nodes: tuple[Node, ...], where: dict[int, TaskRow]) -> 
         before=event.before,
         after=event.after,
         data=event.data,
+        slot=slot,
     )
 
 
 MAX_LIMIT = 100_000
+FOLLOW_SECONDS = 0.5
 
 
 async def logs(core: Core, run_id: str, task: int | None, limit: int) -> list[LogInfo]:
@@ -175,14 +217,43 @@ async def logs(core: Core, run_id: str, task: int | None, limit: int) -> list[Lo
     return sorted(lines[:most], key=lambda line: line.at)
 
 
-def _lines(row: LogRow, task: TaskRow, nodes: tuple[Node, ...]) -> list[LogInfo]:
+async def follow_logs(core: Core, run_id: str, task: int | None) -> AsyncIterator[LogInfo]:
+    """Lines as they are stored, until the run has ended: about a second after they were logged."""
+    seen: dict[tuple[int, int], int] = {}
+    nodes = read_graph(await core.store.graph((await core.row(run_id)).graph)).nodes
+    tasks: dict[int, TaskRow] = {}
+    while True:
+        # First: what an attempt logged is stored before its end is.
+        row = await core.row(run_id)
+        counts = await core.store.log_counts(row.seq, task)
+        lines: list[LogInfo] = []
+        for (each, token), count in counts.items():
+            known = seen.get((each, token), 0)
+            if count <= known:
+                continue
+            if each not in tasks:
+                tasks = {found.id: found for found in await core.store.tasks(row.seq)}
+            where = LogFilter(row.seq, each, (each, token - 1), 1)
+            for found in await core.store.logs(where) if each in tasks else ():
+                lines += _lines(found, tasks[each], nodes, known)
+                seen[each, token] = found.lines
+        for line in sorted(lines, key=lambda line: line.at):
+            yield line
+        if row.state in TERMINAL_RUNS and not lines:
+            return
+        if row.state not in TERMINAL_RUNS:
+            await asyncio.sleep(FOLLOW_SECONDS)
+
+
+def _lines(row: LogRow, task: TaskRow, nodes: tuple[Node, ...], known: int = 0) -> list[LogInfo]:
+    """`known`: so many lines of the attempt were read before."""
     log = decode_log(row.body)
     where = row.task, node_of(nodes, task).name, None if task.idx < 0 else task.idx, row.attempt
     lines = [
         LogInfo(instant(line.at), logging.getLevelName(line.level), line.logger, line.text, *where)
-        for line in log.lines
+        for line in log.lines[max(0, known - log.dropped) :]
     ]
-    if log.dropped:
+    if log.dropped > known:
         first = lines[0].at if lines else instant(0)
         lines.insert(0, LogInfo(first, "WARNING", "locktender", _dropped(log), *where))
     return lines

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from locktender.base import names
 from locktender.base.errors import InvalidInput, NotFound
+from locktender.base.ids import MAX_RUNS
 from locktender.base.model import Request, RequestKind, RunRow
 from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.base.tracebacks import public
@@ -21,7 +23,8 @@ from locktender.client.bulk import (
 )
 from locktender.client.core import Core
 from locktender.client.pauses import pause_runs, resume_runs
-from locktender.client.run import AsyncRun, retry_runs, retry_slices
+from locktender.client.retrying import retry_runs, retry_slices
+from locktender.client.run import AsyncRun
 from locktender.client.submission import TagValues
 from locktender.client.views import QueueInfo, Requested, RunInfo
 from locktender.store.protocol import RunFilter
@@ -52,6 +55,7 @@ class AsyncRuns:
         tags: TagValues | None = None,
         flow: str | None = None,
         limit: int = 100,
+        before: int | None = None,
     ) -> list[RunInfo]:
         """The newest runs that match, newest first.
 
@@ -59,9 +63,12 @@ class AsyncRuns:
         tags    runs with all of these tags
         flow    the flow's name
         limit   1 to 100,000; default 100
+        before  only runs with a smaller `number`, for the next page; default None
         """
         self._core.guard.check()
         where = filter_of(status, tags, flow, names.count(limit, "limit", maximum=100_000))
+        if before is not None:
+            where = replace(where, before=names.count(before, "before", maximum=MAX_RUNS))
         return [RunInfo.of(row) for row in await self._core.store.runs(where)]
 
     async def get(self, run: str) -> AsyncRun[Any]:
@@ -369,6 +376,12 @@ async def resolve(core: Core, run: str) -> str:
         got=run,
         hint="Give more of the id.",
     )
+
+
+async def runs_beginning(core: Core, prefix: str) -> list[RunInfo]:
+    """Runs whose id begins with `prefix`, two at most."""
+    found = await core.store.runs(RunFilter(id_prefix=_spelled(prefix), limit=2))
+    return [RunInfo.of(row) for row in found]
 
 
 async def _resolved(core: Core, run: Ids) -> list[str]:

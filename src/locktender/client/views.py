@@ -158,6 +158,34 @@ class TaskInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """A step's call in the graph of a run."""
+
+    name: str
+    step: str
+    executor: str
+    after: Sequence[str]
+    """Names of the nodes that it waits for."""
+    mapped: bool
+    window: int | None
+    pools: Mapping[str, int]
+    wait: str | None
+    """`sleep`, `until` or `event`: it has no body."""
+    tasks: Mapping[str, int]
+    """How many of its tasks are in which state now."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphInfo:
+    """The steps of a run and how they depend on each other."""
+
+    flow: str
+    traced: bool
+    """False: submitted by name, and no worker has traced it yet."""
+    nodes: Sequence[NodeInfo]
+
+
+@dataclass(frozen=True, slots=True)
 class EventInfo:
     """One change of state."""
 
@@ -172,6 +200,9 @@ class EventInfo:
     before: str
     after: str
     data: Mapping[str, Any]
+    slot: str | None = None
+    """What it means for slots of pools: `waiting` (for any gate), `claimed` (`data`: pools, waited_us),
+    `renewed` (with the worker's lease), `released` (`data`: released) or `expired` (its worker was lost)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +224,8 @@ class PoolInfo:
     """False: no limit was ever set, tasks only name it."""
     source: str
     """`live` (an operator's), `declared` (code or configuration) or `none`."""
+    version: str = ""
+    """Another one after every change of its rule."""
 
     @property
     def limit_text(self) -> str:
@@ -214,6 +247,8 @@ class LimitInfo:
     live: str | None
     declared: str | None
     paused: bool
+    version: str = ""
+    """Another one after every change of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ def _scope(value: object) -> CacheScope:
             got=value,
             hint=names.nearest(value, SCOPES) or "flow: runs of the same flow share results.",
         )
-    return cast("CacheScope", value)
+    return value
 
 
 def _names(step: Function, value: object) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import Generic, TypeVar
 
 from locktender.kernel.fair_turns import Turns
-from locktender.kernel.gates.protocol import Block, Gate, Key, Lane, SlotGate, Waiter
+from locktender.kernel.gates.protocol import NO_WAIT, Block, Gate, Key, Lane, SlotGate, Waiter
 
 W = TypeVar("W", bound=Waiter)
 
@@ -368,6 +368,7 @@ class AdmissionQueue(Generic[W]):
 
     def _forget(self, lane: Lane[W]) -> None:
         self._unpark(lane)
+        lane.clock = NO_WAIT
         self._stamps += 1
         lane.stamp = self._stamps
         if lane in self.reserved:

@@ -25,6 +25,7 @@ from locktender.base.states import TaskState
 from locktender.kernel.node_state import SLICE
 from locktender.kernel.rebuild import restore_runs
 from locktender.kernel.scheduler import Scheduler
+from locktender.kernel.wait_times import move_clocks
 
 MIN_JUMP_US = 2 * SECOND
 """A smaller difference between two clocks may be drift."""
@@ -61,6 +62,7 @@ def move_instants(scheduler: Scheduler, by_us: int) -> None:
     _move_waiting(scheduler, by_us)
     ledger.workers.move_pauses(by_us)
     scheduler.deadlines.move(by_us)
+    move_clocks(ledger, by_us)
     for held, (slots, until, worker) in ledger.lingering.items():
         ledger.lingering[held] = (slots, until + by_us, worker)
         ledger.lingering_changed = True

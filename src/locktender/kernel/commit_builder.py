@@ -6,7 +6,9 @@ holds at every prefix of the history, not only at the end of each commit.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -57,7 +59,9 @@ class CommitBuilder:
         self._granted: dict[int, list[Change]] = {}
         self._waiting: dict[int, list[Change]] = {}
         self._part = self._freed
-        self._new: dict[int, tuple[TaskEntry, bytes]] = {}
+        self._new: dict[int, tuple[TaskEntry, bytes, dict[str, Any]]] = {}
+        self.requested_again: list[tuple[TaskEntry, dict[str, Any]]] = []
+        """With what their events carry: where they wait is added at the end of the cycle."""
         self._dirty: dict[int, TaskEntry] = {}
         self._errors: dict[int, bytes] = {}
         self._again: dict[int, TaskRow] = {}
@@ -81,9 +85,9 @@ class CommitBuilder:
     def record_wait(self, run: int, change: Change) -> None:
         self._waiting.setdefault(run, []).append(change)
 
-    def add(self, entry: TaskEntry, value: bytes) -> None:
-        """A new task: its row is inserted as it is at the end of the cycle."""
-        self._new[entry.id] = (entry, value)
+    def add(self, entry: TaskEntry, value: bytes, data: dict[str, Any]) -> None:
+        """A new task: its row is inserted as it is at the end of the cycle. `data`: what its event carries."""
+        self._new[entry.id] = (entry, value, data)
 
     def reserve(self, run: int, node: int, idx: int, ordinal: int, now: int) -> TaskRow:
         """The last item of a map whose items come in slices: its row says how many there are."""
@@ -92,6 +96,13 @@ class CommitBuilder:
         data = {"node": node, "index": idx}
         self.record(run, Change("task", row.id, NEW, TaskState.PENDING, 0, data))
         return row
+
+    def still_requested(self) -> Iterator[tuple[TaskEntry, dict[str, Any]]]:
+        """Tasks that were requested in this cycle and have not started, with what their events carry."""
+        for entry, _, data in self._new.values():
+            if entry.state == TaskState.REQUESTED:
+                yield entry, data
+        yield from self.requested_again
 
     @property
     def new_tasks(self) -> int:
@@ -105,6 +116,11 @@ class CommitBuilder:
         """A task whose row the leader owns: written once, as it is at the end of the cycle."""
         if entry.id not in self._new:
             self._dirty[entry.id] = entry
+
+    def save_requested(self, entry: TaskEntry, data: dict[str, Any]) -> None:
+        """The same, of a task that is requested again; `data`: what its event carries."""
+        self.save(entry)
+        self.requested_again.append((entry, data))
 
     def save_end(self, entry: TaskEntry, state: str, error: bytes | None) -> None:
         entry.state = state
@@ -123,7 +139,7 @@ class CommitBuilder:
         """The commit of this cycle; the next one begins empty."""
         commit = self.commit
         commit.at = now
-        for entry, value in self._new.values():
+        for entry, value, _ in self._new.values():
             row = self._row(entry, value, now)
             entry.stored = True
             if self._again and entry.id in self._again:

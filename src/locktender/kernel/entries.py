@@ -9,14 +9,14 @@ from locktender.base.graph import Graph, Node
 from locktender.base.model import RunRow
 from locktender.base.states import TaskState
 from locktender.kernel.gates.count import CountGate
-from locktender.kernel.gates.protocol import Gate, Lane
+from locktender.kernel.gates.protocol import NO_WAIT, Gate, Lane, WaitClock
 from locktender.kernel.timers import Defaults
 
 
 class QueuedRun:
     """A queued run whose turn may come: one of the heads of a lane of the queue."""
 
-    __slots__ = ("again", "id", "lane", "rank", "row")
+    __slots__ = ("again", "id", "in_line", "joined", "lane", "mark", "rank", "row", "waits")
 
     def __init__(self, row: RunRow, rank: tuple[int, int], again: RunEntry | None = None) -> None:
         self.row: RunRow = row
@@ -25,6 +25,12 @@ class QueuedRun:
         self.lane: Lane[QueuedRun] | None = None
         self.again: RunEntry | None = again
         """The executing run that gave its place back and wants one again."""
+        self.mark: WaitClock = NO_WAIT
+        """Its lane's clock when it joined the lane, at `joined`; `waits`: what it waited before."""
+        self.joined: int = 0
+        self.waits: dict[str, int] | None = None
+        self.in_line: bool = True
+        """False: it was taken out of its lane, and starts from nowhere."""
 
 
 class RunEntry:
@@ -116,7 +122,9 @@ class TaskEntry:
         "id",
         "idx",
         "input",
+        "joined",
         "lane",
+        "mark",
         "node",
         "not_before",
         "offered",
@@ -133,6 +141,7 @@ class TaskEntry:
         "token",
         "tries",
         "unread",
+        "waits",
         "worker",
     )
 
@@ -161,6 +170,10 @@ class TaskEntry:
         self.pools: tuple[tuple[str, int], ...] = ()
         self.rank: tuple[int, int] = (0, 0)
         self.lane: Lane[TaskEntry] | None = None
+        self.mark: WaitClock = NO_WAIT
+        """Its lane's clock when it joined the lane, at `joined`; `waits`: what it waited before."""
+        self.joined: int = 0
+        self.waits: dict[str, int] | None = None
         self.cancelling: bool = False
         self.stored: bool = False
         """Its row exists in the store (else it is inserted with this cycle's commit)."""

@@ -11,10 +11,11 @@ from locktender.base.states import TaskState
 from locktender.kernel import render
 from locktender.kernel.demand import clock_of
 from locktender.kernel.entries import TaskEntry
-from locktender.kernel.gates.protocol import SlotGate
+from locktender.kernel.gates.protocol import NO_WAIT
 from locktender.kernel.lifecycle import Lifecycle
 from locktender.kernel.node_state import PLAIN
 from locktender.kernel.placement import Worker
+from locktender.kernel.wait_times import waits_of
 
 MAX_CACHED_POOLS = 256
 """Distinct pool requests kept as dicts; above this the cache is emptied."""
@@ -39,7 +40,17 @@ class GrantWriter:
         entry.scheduled_at = now
         entry.offers += 1
         entry.offered = offered
-        data = {"worker": worker.id, "pools": self._pools(entry), "executor": entry.spec.executor}
+        data: dict[str, object] = {
+            "worker": worker.id,
+            "pools": self._pools(entry),
+            "executor": entry.spec.executor,
+        }
+        lane = entry.lane
+        if lane is not None and (lane.clock is not NO_WAIT or entry.waits):
+            if waits := waits_of(entry, lane, now):
+                data["waits"] = waits
+                self._lifecycle.ledger.wait_book.add(waits)
+            entry.waits = None
         change = Change("task", entry.id, TaskState.REQUESTED, TaskState.SCHEDULED, token, data)
         builder.record(entry.run.seq, change)
         if entry.lane is not None:
@@ -61,7 +72,6 @@ class GrantWriter:
             entry.eligible_at = clock_of(entry) or now
             self._lifecycle.watch_offer(entry, now)
         builder.save(entry)
-        self._lifecycle.waits_recorded.pop(entry.id, None)
 
     def _pools(self, entry: TaskEntry) -> dict[str, int]:
         pools = self._pools_cache.get(entry.pools)
@@ -70,32 +80,6 @@ class GrantWriter:
                 self._pools_cache.clear()
             pools = self._pools_cache[entry.pools] = dict(entry.pools)
         return pools
-
-
-def record_waits(lifecycle: Lifecycle) -> dict[str, int]:
-    """Record each task found waiting for a pool, once per gate, with the numbers after this commit.
-
-    Returns how many lanes were found at each gate.
-    """
-    found: dict[str, int] = {}
-    recorded = lifecycle.waits_recorded
-    for lane, head, block in lifecycle.ledger.task_queue.found_blocked:
-        gate, name = block.gate, block.name
-        found[name] = found.get(name, 0) + 1
-        if not isinstance(gate, SlotGate) or not head.in_line or recorded.get(head.id) == name:
-            continue
-        recorded[head.id] = name
-        data = {
-            "gate": name,
-            "used": block.used if gate.timed else gate.used,
-            "limit": gate.limit,
-            "need": block.need,
-            "behind": len(lane) - 1,
-        }
-        lifecycle.commit_builder.record_wait(
-            head.run.seq, Change("wait", head.id, "", name, 0, data)
-        )
-    return found
 
 
 MAX_RESERVATIONS_EACH_CYCLE = 64

@@ -24,6 +24,7 @@ from locktender.kernel.gates.protocol import Lane, SlotGate
 from locktender.kernel.gates.worker import Requirement, WorkerGate
 from locktender.kernel.placement import Worker, WorkerSet
 from locktender.kernel.run_ledger import RunLedger
+from locktender.kernel.wait_times import waits_of
 
 
 class Ledger(RunLedger):
@@ -52,6 +53,7 @@ class Ledger(RunLedger):
         Returns the stored state of gates that changed with their rule.
         """
         before = self.limits
+        self.now = now or self.now
         self.limits: Limits = limits
         self._apply_common(limits)
         buckets = self._apply_pools(limits, now)
@@ -137,6 +139,7 @@ class Ledger(RunLedger):
         lined_up = [head for head in heads if head.lane is not None]
         for head in lined_up:
             if head.lane is not None:
+                head.waits = waits_of(head, head.lane, self.now)
                 self.run_queue.remove(head, head.lane)
         for head in heads:
             head.rank = lanes.rank(self.limits, head.row.priority, head.row.queued_at)
@@ -179,6 +182,7 @@ class Ledger(RunLedger):
         task.rank = lanes.rank(self.limits, task.run.row.priority, task.requested_at)
         run = task.run
         task.lane = self.lane_of(run, task.node, task.pools)
+        task.mark, task.joined = task.lane.clock, self.now
         if self.workers.some_unfit or run.paused:
             self.look_at[run.seq] = run
         if run.paused or (not run.placed and self._waits_for_place(run, task.lane)):
@@ -248,11 +252,25 @@ class Ledger(RunLedger):
             if offered:
                 self.offers[task.id] = task
             task.run.in_flight += 1
+            if task.pools:
+                self._note_holder(task, 1)
             if worker.unanswered:
                 worker.trial = task.id
             if task.spec.affinity is not None:
                 self.workers.prefer(task.spec.affinity, worker.id)
             yield task, worker, offered
+
+    def _note_holder(self, task: TaskEntry, sign: int) -> None:
+        """Its run holds its slots, or does not any more: for those who want to know to whom they wait."""
+        run = task.run.seq
+        for gate, slots in task.lane.slots if task.lane is not None else ():
+            if gate.parked:
+                self.wait_book.touched[gate] = None
+            left = gate.holders.get(run, 0) + sign * slots
+            if left > 0:
+                gate.holders[run] = left
+            else:
+                gate.holders.pop(run, None)
 
     def _place(self, lane: Lane[TaskEntry], task: TaskEntry) -> Worker | None:
         affinity = task.spec.affinity
@@ -273,6 +291,7 @@ class Ledger(RunLedger):
             gate.used += 1
         for gate, slots in task.lane.slots:
             gate.used += slots
+        self._note_holder(task, 1)
         if task.state == TaskState.SCHEDULED:
             self.offers[task.id] = task
         worker = self.workers.by_id.get(task.worker or "")
@@ -332,6 +351,8 @@ class Ledger(RunLedger):
     ) -> None:
         self.task_queue.release(lane.gates, slots)
         task.run.in_flight -= 1
+        if task.pools:
+            self._note_holder(task, -1)
         if self.workers.some_unfit or task.run.paused:
             self.look_at[task.run.seq] = task.run
         if task.worker is not None:
@@ -358,6 +379,8 @@ class Ledger(RunLedger):
     def withdraw_request(self, task: TaskEntry) -> None:
         """A waiting task leaves its line (cancelled, skipped, timed out)."""
         if task.lane is not None:
+            if task.in_line:
+                task.waits = waits_of(task, task.lane, self.now)
             self.task_queue.remove(task, task.lane)
 
     def forget(self, task: TaskEntry) -> None:

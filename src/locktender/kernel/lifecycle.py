@@ -31,6 +31,7 @@ from locktender.kernel.node_state import (
 from locktender.kernel.result_cache import ResultCache
 from locktender.kernel.timers import Defaults, Timers, delay
 from locktender.kernel.unfolding import AFTER_TRACE, go_on_traced
+from locktender.kernel.wait_times import with_waits
 
 _dump = msgspec.json.Encoder().encode
 _read_failure = msgspec.json.Decoder(Failure).decode
@@ -69,7 +70,6 @@ class Lifecycle:
         self.budget: ItemBudget = ItemBudget(defaults.items_per_cycle)
         self.expanding: dict[int, RunEntry] = {}
         """Runs with maps of which not all items were asked for, in the order of their turns."""
-        self.waits_recorded: dict[int, str] = {}
         self.asleep: dict[int, RunEntry] = {}
         """Runs with a sleep that is not over."""
         self.mail: Mailboxes = Mailboxes()
@@ -138,7 +138,7 @@ class Lifecycle:
         self.commit_builder.record(
             run.seq, Change("task", task, before, TaskState.REQUESTED, 0, data)
         )
-        self.commit_builder.add(entry, asked.input)
+        self.commit_builder.add(entry, asked.input, data)
         self.tasks[task] = entry
         self.ledger.enter(entry)
         try:
@@ -157,6 +157,7 @@ class Lifecycle:
 
     def stand_in_line(self, entry: TaskEntry, now: int) -> None:
         """To the gates, at once or when its back-off is over; the clocks of waiting run from here."""
+        self.ledger.now = now
         if entry.spec.wait is not None:
             # Not over in this cycle: its row may be new with it.
             self.timers.set(max(entry.not_before, now + 1), "sleep", entry.id, entry.not_before)
@@ -192,11 +193,8 @@ class Lifecycle:
         self, run: RunEntry, skipped: Skipped, now: int, *, unneeded: bool = False
     ) -> None:
         task = ids.task_id(run.seq, skipped.ordinal)
-        data: dict[str, object] = {
-            "node": skipped.node,
-            "index": skipped.idx,
-            "reason": skipped.reason,
-        }
+        data: dict[str, object] = {"node": skipped.node, "index": skipped.idx}
+        data["reason"] = skipped.reason
         if unneeded:
             data["unneeded"] = True
         if skipped.passed:
@@ -293,7 +291,7 @@ class Lifecycle:
             entry.eligible_at = 0
             # Those before were answered in the end: what counts is who declined this attempt.
             entry.offers = 0
-        entry.token, entry.worker = 0, None
+        entry.token, entry.worker, entry.waits = 0, None, None
         entry.cancelling = False
         data: dict[str, object] = {"node": entry.node, "index": entry.idx, "attempt": entry.attempt}
         if not_before:
@@ -303,7 +301,7 @@ class Lifecycle:
         self.commit_builder.record(
             entry.run.seq, Change("task", entry.id, before, TaskState.REQUESTED, 0, data)
         )
-        self.commit_builder.save(entry)
+        self.commit_builder.save_requested(entry, data)
         self.stand_in_line(entry, now)
 
     def end_waiting(
@@ -313,11 +311,11 @@ class Lifecycle:
         if before == TaskState.REQUESTED:
             self.ledger.withdraw_request(entry)
         data: dict[str, object] = {"reason": "the run is ending"}
-        error: bytes | None = None
+        error = None if failure is None else _dump(failure)
         if failure is not None:
-            error = _dump(failure)
             data = {"error": short(failure), "retryable": failure.retryable}
-        self.commit_builder.record(entry.run.seq, Change("task", entry.id, before, state, 0, data))
+        change = Change("task", entry.id, before, state, 0, with_waits(self.ledger, entry, data))
+        self.commit_builder.record(entry.run.seq, change)
         self.commit_builder.save_end(entry, state, error)
         if failure is None:
             self.drop(entry, now)
@@ -327,7 +325,8 @@ class Lifecycle:
     def _leave_line(self, entry: TaskEntry, state: TaskState, reason: str) -> None:
         """A waiting task ends without having been started; its run is advanced by the caller."""
         self.ledger.withdraw_request(entry)
-        change = Change("task", entry.id, entry.state, state, 0, {"reason": reason})
+        told = with_waits(self.ledger, entry, {"reason": reason})
+        change = Change("task", entry.id, entry.state, state, 0, told)
         self.commit_builder.record(entry.run.seq, change)
         self.commit_builder.save_end(entry, state, None)
         self._forget(entry)
@@ -351,7 +350,6 @@ class Lifecycle:
     def _forget(self, entry: TaskEntry) -> None:
         self.ledger.forget(entry)
         self.tasks.pop(entry.id, None)
-        self.waits_recorded.pop(entry.id, None)
         if self.asleep and entry.run.seq in self.asleep:
             self.maybe_waiting[entry.run.seq] = entry.run
             self.mail.end(entry, self.commit_builder.commit)

@@ -23,6 +23,7 @@ from locktender.kernel.entries import QueuedRun, RunEntry, TaskEntry
 from locktender.kernel.gates.protocol import Lane
 from locktender.kernel.gates.worker import WorkerGate
 from locktender.kernel.lifecycle import Lifecycle
+from locktender.kernel.wait_times import add_waits
 
 MAX_UNPLACED: Final = 10_000
 MAX_OPEN_TASKS: Final = 200_000
@@ -69,6 +70,7 @@ class Places:
         if run.seq in commit.unplaced:  # it was taken up in this cycle, without a place
             commit.unplaced.remove(run.seq)
         data: dict[str, object] = {"priority": head.row.priority}
+        add_waits(self._ledger, head, data, now)
         self._commit_builder.record(run.seq, Change("place", 0, "given_back", "held", 0, data))
         for task in list(run.tasks.values()):
             if task.is_due(now):

@@ -17,13 +17,20 @@ from locktender.kernel.admission import AdmissionQueue
 from locktender.kernel.entries import QueuedRun, RunEntry
 from locktender.kernel.gates.count import CountGate
 from locktender.kernel.gates.protocol import Gate, Lane
+from locktender.kernel.wait_book import WaitBook
+from locktender.kernel.wait_times import waits_of
 
+KEY = "key"
+"""The gate of a run that replaces another: it waits until that one has ended."""
 _ENDS = (RunState.CANCELLED, RunState.TIMED_OUT)
 
 
 class RunLedger:
     def __init__(self, limits: Limits) -> None:
         self.limits: Limits = limits
+        self.now: int = 0
+        """The instant of the facts that come in: when waiters join their lanes."""
+        self.wait_book: WaitBook = WaitBook()
         self.run_queue: AdmissionQueue[QueuedRun] = AdmissionQueue()
         self.run_gate: Gate = CountGate("runs", "max_concurrent_runs", limits.max_concurrent_runs)
         self.default_runs: bool = False
@@ -51,20 +58,23 @@ class RunLedger:
         head = QueuedRun(row, lanes.rank(self.limits, row.priority, row.queued_at))
         self.heads[row.seq] = head
         if row.waits_for is not None:
+            head.joined = max(self.now, row.queued_at)
             self.held_back.setdefault(row.waits_for, []).append(head)
         else:
             self.line_up_run(head)
 
-    def drop_head(self, run: int) -> None:
+    def drop_head(self, run: int, now: int = 0) -> QueuedRun | None:
         head = self.heads.pop(run, None)
         if head is None:
-            return
+            return None
         if head.lane is not None:
+            head.waits, head.in_line = waits_of(head, head.lane, now or self.now), False
             self.run_queue.remove(head, head.lane)
         elif head.row.waits_for is not None:
             waiting = self.held_back.get(head.row.waits_for, [])
             if head in waiting:
                 waiting.remove(head)
+        return head
 
     def line_up_run(self, head: QueuedRun) -> None:
         row = head.row
@@ -83,7 +93,10 @@ class RunLedger:
             made: Lane[QueuedRun] = Lane(key, gates, fair=fair)
             lane = made
         head.lane = lane
+        head.mark, head.joined = lane.clock, max(self.now, row.queued_at)
         self.run_queue.add(head, lane)
+        if lane.clock.gate:
+            self.wait_book.joined[lane] = None
 
     def is_paused(self, row: RunRow) -> bool:
         """Whether nothing of it starts. The end of a run, asked for or by its deadline, goes before a pause."""
@@ -176,6 +189,7 @@ class RunLedger:
         run.fair = self.fair_value(row)
         if row.kind == "flow":
             run.gates = self.run_gates(row)
+            self.wait_book.touched |= {gate: None for gate in run.gates if gate.parked}
             run.paused = self.is_paused(row)
             # Where it has kept its place it is charged already.
             known = self.kept.pop(row.seq, None) if self.kept else None
@@ -252,6 +266,7 @@ class RunLedger:
         """Whoever waited to replace this run may be looked at now, or waits for the one it stood `behind`."""
         for head in self.held_back.pop(seq, ()):
             if behind is None:
+                head.waits = {KEY: max(0, self.now - head.joined)}
                 self.line_up_run(head)
             else:
                 head.row = msgspec.structs.replace(head.row, waits_for=behind)

@@ -19,7 +19,7 @@ from locktender.base.states import HOLDING, RunState, TaskState
 from locktender.kernel.commit_builder import CommitBuilder, Cycle
 from locktender.kernel.demand import Demand
 from locktender.kernel.entries import QueuedRun, TaskEntry
-from locktender.kernel.grants import Calls, GrantWriter, record_waits, write_sets
+from locktender.kernel.grants import Calls, GrantWriter, write_sets
 from locktender.kernel.held_runs import HeldRuns
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.lifecycle import Defaults, Lifecycle, failure_of, short
@@ -28,7 +28,8 @@ from locktender.kernel.places import Places
 from locktender.kernel.rebuild import start_again
 from locktender.kernel.timeouts import QUEUED, Timeouts, still_queued
 from locktender.kernel.upkeep import forget_stale_timers, forget_unused_gates
-from locktender.kernel.waiting_runs import WaitsOfRuns, deliver
+from locktender.kernel.wait_times import add_waits, record_waits
+from locktender.kernel.waiting_runs import WaitsOfRuns, deliver_all
 
 _dump = msgspec.json.Encoder().encode
 MAX_NEW_TASKS = 10_000
@@ -191,9 +192,10 @@ class Scheduler:
         """A queued or waiting run ends without having started: cancelled, or past its deadline."""
         if row.seq in self.ledger.runs or row.seq in self._ended_queued:
             return
-        self.ledger.drop_head(row.seq)
+        data: dict[str, object] = {"error": short(failure)}
+        add_waits(self.ledger, self.ledger.drop_head(row.seq, now), data, now)
         self._retried.pop(row.seq, None)
-        change = Change("run", 0, row.state, state, 0, {"error": short(failure)})
+        change = Change("run", 0, row.state, state, 0, data)
         if row.state == RunState.WAITING:
             self.commit_builder.commit.ended_waiting.append(row.seq)
         self.commit_builder.record(row.seq, change)
@@ -308,7 +310,7 @@ class Scheduler:
                 return True
             self.stale_facts += 1
             return False
-        self.lifecycle.at_run = entry.run.seq
+        self.ledger.now, self.lifecycle.at_run = now, entry.run.seq
         before = entry.state
         if state == TaskState.HANDED_BACK and error is not None:
             # For a worker that ended with the body inside: as if it had been lost at that moment.
@@ -344,13 +346,7 @@ class Scheduler:
     def put_mail(self, wanted: Iterable[int], mails: Iterable[Mail], now: int) -> None:
         """What was sent to runs that wait for events: to each wait the first event that it can take."""
         self.lifecycle.mail.wanted.difference_update(wanted)
-        taken: set[tuple[int, int]] = set()
-        for mail in mails:
-            self.lifecycle.at_run = mail.run
-            fits = (mail.run, mail.n) not in taken and deliver(self.lifecycle, mail, now)
-            taken.add((mail.run, mail.n))
-            if not fits and mail.run in self.ledger.runs:
-                self.lifecycle.mail.wanted.add(mail.run)  # it takes the next one
+        deliver_all(self.lifecycle, mails, now)
         self.lifecycle.at_run = 0
 
     # -- the cycle ---------------------------------------------------------------------------------
@@ -401,6 +397,7 @@ class Scheduler:
         row = head.row
         self.commit_builder.commit.runs_started.append(RunStart(row.seq, row.started_at or now))
         data: dict[str, object] = {"priority": row.priority}
+        add_waits(self.ledger, head, data, now)
         if head.lane is not None and head.lane.fair is not None:
             # Right after its start the present is the turn it took: `why` reads the clocks from here.
             data |= {"fair": head.lane.fair, "turn": self.ledger.run_queue.turns.present}
@@ -421,7 +418,7 @@ class Scheduler:
 
     def _hand_over(self, starts: list[TaskEntry], now: int) -> Cycle:
         builder, queue = self.commit_builder, self.ledger.task_queue
-        found = record_waits(self.lifecycle)
+        found = record_waits(self.ledger, builder, now)
         self.deadlines.note_blocked(now)
         write_sets(self.lifecycle, swept=self._swept)
         self._swept = False
@@ -432,7 +429,7 @@ class Scheduler:
         self._reprioritised.clear()
         self.lifecycle.budget.renew()
         stops, withdrawals, ended = builder.stops, builder.withdrawals, builder.ended_runs
-        wakes = [queue.next_wake(), self.ledger.run_queue.next_wake()]
+        wakes = [queue.next_wake(), self.ledger.run_queue.next_wake(), self.ledger.wait_book.due]
         wakes += [self.lifecycle.timers.next(), self.held.timers.next()]
         more = queue.unfinished or self.ledger.run_queue.unfinished or self.lifecycle.expanding
         return Cycle(

@@ -59,6 +59,7 @@ class Timeouts:
 
     def pass_time(self, now: int) -> list[RunRow]:
         """Returns queued runs whose own deadline has passed: they must not start any more."""
+        self._ledger.now = now
         overdue: list[RunRow] = []
         for _, kind, subject, detail in self._timers.due(now):
             self._lifecycle.at_run = subject if kind in _OF_RUNS else run_of(subject)

@@ -82,6 +82,7 @@ class ChangeReader:
                 if event.subject == "run" and event.after == RunState.QUEUED:
                     self._queue.arrived(event)
                 elif event.subject == "task" and row.actor.startswith("worker:"):
+                    self._metrics.change_read(now - event.at)
                     if event.after == TaskState.RUNNING:
                         scheduler.accepted(event.task, event.token, event.at)
                         self._metrics.offer_answered("accepted")

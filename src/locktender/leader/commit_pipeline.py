@@ -113,8 +113,11 @@ class CommitPipeline:
     async def _write(self, cycle: Cycle, ends: list[End], began: float) -> None:
         try:
             if not cycle.commit.empty:
+                sent = asyncio.get_running_loop().time()
                 await self._commit(cycle.commit)
-                self._metrics.cycle(cycle, asyncio.get_running_loop().time() - began)
+                written = asyncio.get_running_loop().time()
+                self._metrics.commits.add(written - sent)
+                self._metrics.cycle(cycle, written - began)
             ends.clear()
             await self._act(cycle)
         except Exception as error:  # noqa: BLE001 — any error ends the term; the leader raises it

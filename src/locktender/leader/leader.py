@@ -438,8 +438,10 @@ class Leader:
     # -- time --------------------------------------------------------------------------------------
 
     async def _sweep_soon(self) -> None:
-        self._loop_seen_us = self._clock.monotonic()
+        began_us = self._loop_seen_us = self._clock.monotonic()
         await asyncio.sleep(SWEEP_EVERY_SECONDS)
+        late_us = self._clock.monotonic() - began_us - round(SWEEP_EVERY_SECONDS * SECOND)
+        self._metrics.loop_lag.add(max(0, late_us))
         # Everything is read once a second, in case a wake-up was lost.
         self._sweep_due = self._foreign = True
         self._awake.set()

@@ -46,6 +46,7 @@ class ScheduleKeeper:
         self._store = store
         self._on_submitted = on_submitted
         self._told: set[str] = set()
+        self._turned_away = False
 
     async def run(self, term: int, now: int) -> None:
         """Decides on what is due. A failure of one schedule leaves the others alone."""
@@ -77,7 +78,9 @@ class ScheduleKeeper:
                 faulty.append(row.name)
         try:
             if moves:
-                await self._store.tick(term, moves)
+                done = await self._store.tick(term, moves, patient=self._turned_away)
+                # Submitters were in the way: they are due still, and the leader must not wait for long.
+                self._turned_away = not done
         except Exception as error:
             if not is_fault(error):
                 raise
@@ -91,7 +94,7 @@ class ScheduleKeeper:
         refused: list[str] = []
         for move in moves:
             try:
-                await self._store.tick(term, [move])
+                await self._store.tick(term, [move], patient=True)
             except Exception as error:
                 if not is_fault(error):
                     raise

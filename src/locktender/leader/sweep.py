@@ -26,7 +26,7 @@ from locktender.leader.schedules import ScheduleKeeper
 from locktender.observe.metrics import Metrics
 from locktender.provision.controller import ProvisionController
 from locktender.store.limit_rows import pause_seq
-from locktender.store.protocol import Expire, Lost, RemoveUnused, SetLimit, Store
+from locktender.store.protocol import BoundCache, Expire, Lost, RemoveUnused, SetLimit, Store
 
 log: logging.Logger = logging.getLogger(__name__)
 REMOVE_UNUSED_EVERY_US = 60 * SECOND
@@ -88,6 +88,35 @@ class DefaultWarnings:
             )
 
 
+MAX_RUNS_LOOKED_AT = 1_000
+"""Per sweep."""
+
+
+class UnadvancedRuns:
+    """Executing runs of which nothing is requested, in flight or waiting: their successors were not requested.
+
+    A cycle closes such a run or goes on with it, so each sweep should find none. One that is found twice counts.
+    """
+
+    def __init__(self) -> None:
+        self._to_look_at: list[int] = []
+        self._found: set[int] = set()
+
+    def look(self, ledger: Ledger) -> int:
+        if not self._to_look_at:
+            self._to_look_at = list(ledger.runs)
+        some = self._to_look_at[-MAX_RUNS_LOOKED_AT:]
+        del self._to_look_at[-MAX_RUNS_LOOKED_AT:]
+        still = {run for run in self._found if _is_idle(ledger, run)}
+        self._found = still | {run for run in some if _is_idle(ledger, run)}
+        return len(still)
+
+
+def _is_idle(ledger: Ledger, run: int) -> bool:
+    entry = ledger.runs.get(run)
+    return entry is not None and not (entry.tasks or entry.pending or entry.in_flight)
+
+
 class Sweep:
     def __init__(
         self,
@@ -119,6 +148,7 @@ class Sweep:
         self._retention = Retention(store, settings, owner)
         self._retention_us = settings.retention_us
         self._audit = ContinuousAudit(store, metrics.audit) if settings.continuous_audit else None
+        self._unadvanced = UnadvancedRuns()
         self._remove_unused_at = 0
         self._resume_ended_at = 0
         self._schedules = ScheduleKeeper(store, on_submitted)
@@ -166,7 +196,8 @@ class Sweep:
         await self._offer_again(scheduler, now)
         await self._schedules.run(scheduler.term, now)
         self.demand, self.demand_at = scheduler.sweep(now), now
-        self._metrics.wanted(self.demand)
+        unadvanced = self._unadvanced.look(scheduler.ledger)
+        self._metrics.swept(scheduler.ledger, self.demand, unadvanced, now)
         self._defaults.look(scheduler.ledger, self.demand)
         if self._audit is not None:
             self._background.start(self._audit.run(), "audit the history")
@@ -204,6 +235,8 @@ class Sweep:
             while after := await self._store.remove_unused(
                 RemoveUnused(term, after, before=before)
             ):
+                pass
+            while await self._store.bound_cache(BoundCache(term)):
                 pass
         except LocktenderError as error:
             log.warning("failed to remove empty queue lanes: %s", error)

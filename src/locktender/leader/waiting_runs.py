@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 
+from locktender.base.clock import MILLISECOND
 from locktender.base.events import NOBODY, Event
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.scheduler import Scheduler
@@ -20,6 +21,10 @@ from locktender.store.readable import is_fault
 log: logging.Logger = logging.getLogger(__name__)
 MAX_WOKEN = 1_000
 """At a time: others may submit and be decided about in between."""
+COME_BACK_US = 20 * MILLISECOND
+PATIENT_AFTER = 3
+"""Where submitters are in the way the leader goes on with its cycles and comes back. Behind a line of them it
+would find the lock taken every time: after so many times it waits in that line, for a quarter of a second."""
 
 
 class WaitingRuns:
@@ -33,11 +38,16 @@ class WaitingRuns:
         """Runs that an event was sent to while they were not in memory. None: it may be any."""
         self._topics: list[int] = []
         """Events of topics that nobody was told of yet."""
+        self._turned_away = 0
+        """How often in a row submitters were in the way."""
+        self._again_at = 0
+        """Then it is tried again."""
 
     async def begin(self) -> None:
         """A new term."""
         self.next_at = await self._store.next_wake()
         self._mailed, self._topics = None, []
+        self._turned_away = self._again_at = 0
 
     def arrived(self, event: Event) -> None:
         """A run waits from now on."""
@@ -96,7 +106,8 @@ class WaitingRuns:
 
     def busy(self, scheduler: Scheduler) -> bool:
         """Whether events are to be delivered, or runs woken by them."""
-        return self._mailed is None or bool(self._mailed) or self.has_mail(scheduler)
+        wakes = not self._again_at and (self._mailed is None or bool(self._mailed))
+        return wakes or self.has_mail(scheduler)
 
     def wait_for(self, at: int) -> None:
         """A run is to be woken then."""
@@ -105,10 +116,13 @@ class WaitingRuns:
 
     def first(self, at: int | None) -> int | None:
         """The earlier one of `at` and the next time to wake a run."""
-        return at if self.next_at is None else min(at or self.next_at, self.next_at)
+        wakes = self._again_at or self.next_at
+        return at if wakes is None else min(at or wakes, wakes)
 
     async def due(self) -> bool:
         """Whether one is to be woken, by the store's time. Asked before a cycle, so cheap where none waits."""
+        if self._again_at:
+            return await self._store.now() >= self._again_at
         if self._mailed is None or self._mailed:
             return True
         return self.next_at is not None and await self._store.now() >= self.next_at
@@ -117,9 +131,15 @@ class WaitingRuns:
         """Not while a commit is on its way, nor when something is decided that is not committed yet."""
         builder = scheduler.commit_builder
         mailed = None if self._mailed is None else sorted(self._mailed)
+        patient = self._turned_away >= PATIENT_AFTER
         woken = await self._store.wake(
-            Wake(scheduler.term, builder.next_cycle(), builder.actor, MAX_WOKEN, mailed)
+            Wake(scheduler.term, builder.next_cycle(), builder.actor, MAX_WOKEN, mailed, patient)
         )
+        if woken.busy:
+            self._turned_away = 0 if patient else self._turned_away + 1
+            self._again_at = await self._store.now() + COME_BACK_US
+            return
+        self._turned_away = self._again_at = 0
         self._mailed = set()
         self.next_at = woken.next_at
         for run, lane, rank in woken.runs:

@@ -10,19 +10,27 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence, Sized
-from typing import Final
+from typing import Final, NamedTuple
 
+from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.model import WorkerRow
 from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.demand import Demand
+from locktender.kernel.gates.protocol import SlotGate
 from locktender.kernel.ledger import Ledger
 
 CYCLE_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 TASK_SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0)
 CLAIMED_TASKS: Final = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0)
+DELAY_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
+WAIT_SECONDS: Final = (0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 86400.0)
+MAX_POOL_LABELS: Final = 50
+"""Pools with series of their own; any further one is counted as `other`. Keys of one pool are one: `api[*]`."""
+WORST_KEPT_US: Final = 5 * SECOND
 MAX_STEP_LABELS: Final = 50
 """Steps with a series of their own; the durations of any further one are counted as `other`."""
 OTHER: Final = "other"
+_CLOCK: Final = SystemClock()
 
 
 class Spread:
@@ -40,6 +48,38 @@ class Spread:
     def add(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
+
+
+class Worst:
+    """The largest value of the last five to ten seconds."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since = clock.monotonic()
+        self._now = self._before = 0
+
+    def add(self, value: int) -> None:
+        self._turn()
+        self._now = max(self._now, value)
+
+    @property
+    def value(self) -> int:
+        self._turn()
+        return max(self._now, self._before)
+
+    def _turn(self) -> None:
+        passed = (self._clock.monotonic() - self._since) // WORST_KEPT_US
+        if passed:
+            self._before, self._now = (self._now if passed == 1 else 0), 0
+            self._since = self._clock.monotonic()
+
+
+class PoolNumbers(NamedTuple):
+    used: int
+    limit: int
+    """-1: unlimited, or not known."""
+    waiting: int
+    """Tasks that the pool, or its rate, blocks now."""
 
 
 MAX_VIOLATIONS_NOTED: Final = 10_000
@@ -89,6 +129,22 @@ class Metrics:
         self.stalled: set[str] = set()
         """Workers whose lease has passed and whose process lives."""
         self.cycles: Spread = Spread(CYCLE_SECONDS)
+        self.commits: Spread = Spread(CYCLE_SECONDS)
+        self.change_delays: Spread = Spread(DELAY_SECONDS)
+        """From a worker's commit to the cycle of the leader that takes it in."""
+        self.task_waits: Spread = Spread(WAIT_SECONDS)
+        self.gate_waits: dict[str, Spread] = {}
+        """By the kind of gate: how long tasks waited there before they started."""
+        self.unfit: int = 0
+        """Tasks of the demand that no live worker fits."""
+        self.oldest_offer_us: int = 0
+        self.silent: int = 0
+        """Workers that left their last offers unanswered."""
+        self.unadvanced: int = 0
+        """Executing runs of which nothing is requested, in flight or waiting, in two sweeps in a row."""
+        self.loop_lag: Worst = Worst(_CLOCK)
+        self._swept_at: int | None = None
+        self._pool_names: dict[str, None] = {}
         self.runs_started: int = 0
         self.runs_ended: dict[str, int] = {}
         self.offers: dict[str, int] = {"accepted": 0, "declined": 0, "withdrawn": 0}
@@ -122,6 +178,8 @@ class Metrics:
     def led(self) -> None:
         """The term is over: what only a leader knows is not known here any more."""
         self.term = self.demand = 0
+        self.unfit = self.oldest_offer_us = self.silent = self.unadvanced = 0
+        self._swept_at = None
         self.stalled = set()
         self.audit.broken = self.audit.lag_us = 0
         self._ledger = None
@@ -132,9 +190,25 @@ class Metrics:
         """Runs that are held, as the leader of this process knows; 0: none, or it does not lead."""
         return len(self._held)
 
-    def wanted(self, demand: Demand) -> None:
-        """How many tasks lack only a worker."""
+    def swept(self, ledger: Ledger, demand: Demand, unadvanced: int, now: int) -> None:
+        """Once a second: what a sweep found, at `now` in the store's time."""
+        self._swept_at = _CLOCK.monotonic()
         self.demand = demand.total
+        self.unfit = sum(want.tasks for want in demand.wants if not want.workers)
+        self.unadvanced = unadvanced
+        # The oldest offer comes first.
+        first = next(iter(ledger.offers.values()), None)
+        self.oldest_offer_us = 0 if first is None else max(0, now - first.scheduled_at)
+        self.silent = len(ledger.workers.silences())
+
+    @property
+    def sweep_age_us(self) -> int:
+        """How long ago the last sweep ended; 0: it does not lead, or its first sweep is to come."""
+        return 0 if self._swept_at is None else max(0, _CLOCK.monotonic() - self._swept_at)
+
+    def change_read(self, delay_us: int) -> None:
+        """A worker committed something, and a cycle takes it in."""
+        self.change_delays.add(max(0, delay_us) / SECOND)
 
     def cycle(self, cycle: Cycle, seconds: float) -> None:
         """A cycle was written, `seconds` after it was begun."""
@@ -145,6 +219,30 @@ class Metrics:
             self.runs_ended[end.state] = self.runs_ended.get(end.state, 0) + 1
         # In the leader's own process an offer is accepted by the commit that makes it.
         self.offers["accepted"] += len(cycle.starts)
+        self._waited(cycle)
+
+    def _waited(self, cycle: Cycle) -> None:
+        commit, ledger = cycle.commit, self._ledger
+        started = list(cycle.starts)
+        if ledger is not None:
+            offered = (
+                ledger.offers.get(each.task) for each in commit.orders if each.kind == "offer"
+            )
+            started += [entry for entry in offered if entry is not None]
+        for entry in started:
+            ready_at = max(entry.requested_at, entry.not_before)
+            self.task_waits.add(max(0, commit.at - ready_at) / SECOND)
+        for _, changes in commit.events:
+            for change in changes:
+                waits: dict[str, int] = (change.data or {}).get("waits") or {}
+                for gate, waited_us in waits.items():
+                    self._gate_spread(gate.partition(":")[0]).add(waited_us / SECOND)
+
+    def _gate_spread(self, kind: str) -> Spread:
+        found = self.gate_waits.get(kind)
+        if found is None:
+            found = self.gate_waits[kind] = Spread(WAIT_SECONDS)
+        return found
 
     def offer_answered(self, outcome: str, offers: int = 1) -> None:
         """Offers to other processes were `accepted`, `declined` or `withdrawn`."""
@@ -164,6 +262,41 @@ class Metrics:
                     kind = lane.parked_at.kind
                     found[kind] = found.get(kind, 0) + len(lane)
         return found
+
+    def pools(self) -> dict[str, PoolNumbers]:
+        """What is in use of each pool, its limit, and the tasks that it blocks."""
+        ledger = self._ledger
+        if ledger is None:
+            return {}
+        waiting: dict[str, int] = {}
+        for lane in ledger.task_queue.lanes.values():
+            if isinstance(lane.parked_at, SlotGate):
+                name = lane.parked_at.name
+                waiting[name] = waiting.get(name, 0) + len(lane)
+        found: dict[str, PoolNumbers] = {}
+        for name, rule in ledger.limits.pools.items():
+            if "[" not in name:
+                found[self._pool_label(name)] = PoolNumbers(0, rule.limit, 0)
+        for name, (gate, *_) in ledger.slot_gates.items():
+            label = self._pool_label(name)
+            known = found.get(label)
+            one = PoolNumbers(gate.used, gate.limit, waiting.get(name, 0))
+            if known is None or label == name:
+                found[label] = one
+            else:
+                unlimited = known.limit < 0 or one.limit < 0
+                limit = -1 if unlimited else known.limit + one.limit
+                used, waits = known.used + one.used, known.waiting + one.waiting
+                found[label] = PoolNumbers(used, limit, waits)
+        return found
+
+    def _pool_label(self, pool: str) -> str:
+        base, keyed, _ = pool.partition("[")
+        name = f"{base}[*]" if keyed else base
+        if name in self._pool_names or len(self._pool_names) < MAX_POOL_LABELS:
+            self._pool_names[name] = None
+            return name
+        return OTHER
 
     # -- the worker --------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from locktender.base.clock import SECOND
 from locktender.base.model import HeldUp, WorkerRow
 from locktender.observe.checker import RULES
 from locktender.observe.metrics import Metrics, Spread
+from locktender.store.protocol import OpenRuns
 
 _RULES = sorted({rule.id for rule in RULES})
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -33,6 +34,11 @@ class Exposition(Collector):
         self.listener_replaced: int = 0
         self.held_up: HeldUp = HeldUp()
         """As the store last said."""
+        self.open_runs: OpenRuns | None = None
+        self.max_active: int = -1
+        self.rejections: Mapping[str, int] = {}
+        self.now: int = 0
+        """The store's time when `open_runs` was read."""
         self._metrics = metrics
         self._may_lead = may_lead
         self._found: list[Metric] = []
@@ -61,9 +67,18 @@ class Exposition(Collector):
             "Connections for notifications that were lost and made anew.",
             self.listener_replaced,
         )
+        yield _counters(
+            "locktender_rejections",
+            "Runs that an admission ceiling refused in this process, by the rule that sets it.",
+            "ceiling",
+            {"max_active": 0, **self.rejections},
+        )
         yield from _of_sessions(self.held_up)
         if self._may_lead:
+            if self.open_runs is not None:
+                yield from _of_open_runs(self.open_runs, self.max_active, self.now)
             yield from _of_leader(self._metrics)
+            yield from _of_pools(self._metrics)
         if self._metrics.describe is not None:
             yield from _of_worker(self._metrics, self._metrics.describe())
 
@@ -84,6 +99,56 @@ def _of_sessions(held_up: HeldUp) -> Iterator[Metric]:
         names = [each.holds, str(each.pid), each.application, each.database]
         family.add_metric(names, (each.age_us or 0) / SECOND)
     yield family
+
+
+def _of_open_runs(open_runs: OpenRuns, max_active: int, now: int) -> Iterator[Metric]:
+    yield _gauges(
+        "locktender_runs",
+        "Runs that are not over, by state, as the store has them: the same in every process.",
+        "state",
+        {
+            "queued": open_runs.queued,
+            "running": open_runs.executing,
+            "held": open_runs.held,
+            "waiting": open_runs.waiting,
+        },
+    )
+    waited_us = now - open_runs.oldest_at if open_runs.oldest_at else 0
+    yield Gauge(
+        "locktender_queue_oldest_seconds",
+        "How long the run has waited that was queued first; 0: none is queued.",
+        max(0, waited_us) / SECOND,
+    )
+    yield Gauge(
+        "locktender_active_runs",
+        "Runs that count under the admission ceiling max_active.",
+        open_runs.active,
+    )
+    yield Gauge(
+        "locktender_active_runs_limit", "max_active; -1: there is no such ceiling.", max_active
+    )
+
+
+def _of_pools(metrics: Metrics) -> Iterator[Metric]:
+    pools = metrics.pools()
+    yield _gauges(
+        "locktender_pool_used_slots",
+        "Slots in use, by pool; keys of one pool together. Only where this process leads.",
+        "pool",
+        {name: each.used for name, each in pools.items()},
+    )
+    yield _gauges(
+        "locktender_pool_limit_slots",
+        "The pool's limit, of a keyed pool the sum over its keys in use; -1: unlimited.",
+        "pool",
+        {name: each.limit for name, each in pools.items()},
+    )
+    yield _gauges(
+        "locktender_pool_waiting_tasks",
+        "Tasks that the pool, or its rate, blocks now.",
+        "pool",
+        {name: each.waiting for name, each in pools.items()},
+    )
 
 
 def _of_leader(metrics: Metrics) -> Iterator[Metric]:
@@ -113,6 +178,57 @@ def _of_leader(metrics: Metrics) -> Iterator[Metric]:
         "gate",
         metrics.blocked(),
     )
+    yield Gauge(
+        "locktender_unfit_tasks",
+        "Tasks of locktender_demand_tasks that no live worker fits.",
+        metrics.unfit,
+    )
+    yield Gauge(
+        "locktender_oldest_offer_seconds",
+        "How long the oldest offer has had no answer: its task is scheduled and not accepted.",
+        metrics.oldest_offer_us / SECOND,
+    )
+    yield Gauge(
+        "locktender_silent_workers",
+        "Workers that keep their lease and left their last offers unanswered.",
+        metrics.silent,
+    )
+    yield Gauge(
+        "locktender_unadvanced_runs",
+        "Executing runs of which nothing is requested, in flight or waiting.",
+        metrics.unadvanced,
+    )
+    yield Gauge(
+        "locktender_sweep_age_seconds",
+        "How long ago the leader's last sweep ended: about 1; 0 where it does not lead.",
+        metrics.sweep_age_us / SECOND,
+    )
+    yield Gauge(
+        "locktender_loop_lag_seconds",
+        "How late the loop of a leader was at worst in the last five to ten seconds.",
+        metrics.loop_lag.value / SECOND,
+    )
+    yield _histogram(
+        "locktender_commit_seconds", "How long the store took to write a commit.", metrics.commits
+    )
+    yield _histogram(
+        "locktender_change_delay_seconds",
+        "From a worker's commit to the leader's cycle that takes it in.",
+        metrics.change_delays,
+    )
+    yield _histogram(
+        "locktender_task_wait_seconds",
+        "How long tasks that started had been ready to start.",
+        metrics.task_waits,
+    )
+    waits = Histogram(
+        "locktender_gate_wait_seconds",
+        "How long tasks that started had waited at each kind of gate.",
+        labels=["gate"],
+    )
+    for gate, spread in metrics.gate_waits.items():
+        waits.add_metric([gate], _buckets(spread), spread.total)
+    yield waits
     yield _counters(
         "locktender_offers",
         "Offers of tasks to workers, by what became of them.",

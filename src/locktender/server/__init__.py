@@ -1,10 +1,8 @@
-"""HTTP: the state of a server or worker, read only.
+"""HTTP: the state of a server or worker, and the API of a server.
 
+api          `/api/v1`: the verbs of the client
 app          the routes
-health       `/health`
-demand       `/api/v1/demand`: the leader's own figure, or the same rules over the rows
-answers      JSON answers, and errors as `{code, message, field, got, hint}`
-fresh        one answer for all requests within a second
+state        `/health`; `/api/v1/demand`: the leader's own figure, or the same rules over the rows
 web          the socket and the HTTP server on the engine's loop
 
 The server shares the engine's loop, so it never waits for a client: each answer

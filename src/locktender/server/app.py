@@ -1,4 +1,4 @@
-"""The routes of a server (`/health`, `/metrics`, `/api/v1/demand`) and of a worker (the first two).
+"""The routes of a server (`/health`, `/ready`, `/metrics`, the API) and of a worker (all but the API).
 
 Every error is an answer too, as `{code, message, field, got, hint}`, as the command line shows it.
 """
@@ -6,94 +6,51 @@ Every error is an answer too, as `{code, message, field, got, hint}`, as the com
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import wraps
 from typing import Any
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from locktender.base.errors import InvalidInput, LocktenderError, NotFound, StoreError
+from locktender.base.errors import NotFound, StoreError
+from locktender.client.core import Core
 from locktender.engine import Engine
 from locktender.observe import prometheus
 from locktender.observe.prometheus import Exposition
+from locktender.server.api import docs_page, openapi
+from locktender.server.api.answers import (
+    Endpoint,
+    Overloaded,
+    WrongMethod,
+    answer,
+    guarded,
+    raw,
+    refusal,
+)
+from locktender.server.api.principal import LoopbackAccess
+from locktender.server.api.routing import Api, endpoint
+from locktender.server.api.streams import Followers
+from locktender.server.api.submitting import SubmitGroups
+from locktender.server.api.table import PREFIX, TABLE
 from locktender.server.state import STORE_SECONDS, DemandAnswers, Fresh, HealthAnswers
+from locktender.store.protocol import Store
 
-log: logging.Logger = logging.getLogger(__name__)
-_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
-Endpoint = Callable[[Request], Awaitable[Response]]
-
-
-class WrongMethod(InvalidInput):
-    """The path is right, what was to be done with it is not."""
-
-    code = "method_not_allowed"
-
-
-class Unanswered(LocktenderError):
-    """The store did not answer in time."""
-
-    code = "unavailable"
-
-
-class Broken(LocktenderError):
-    """A fault of our own."""
-
-    code = "internal"
-
-
-def answer(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    body = msgspec.json.encode(value)
-    return raw(body, "application/json", status, headers)
-
-
-def raw(
-    body: bytes, media_type: str, status: int = 200, headers: Mapping[str, str] | None = None
-) -> Response:
-    return Response(body, status, {**_HEADERS, **(headers or {})}, media_type)
-
-
-def refusal(
-    error: LocktenderError, status: int, headers: Mapping[str, str] | None = None
-) -> Response:
-    return answer(error.as_dict(), status, headers)
-
-
-def guarded(endpoint: Endpoint) -> Endpoint:
-    """`endpoint`, whose every failure is an answer too."""
-
-    @wraps(endpoint)
-    async def call(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except TimeoutError:
-            error = Unanswered("the store does not answer.", hint="Try again; see /health.")
-            return refusal(error, 503, {"retry-after": "1"})
-        except StoreError as error:
-            # The message may name hosts and users: it goes to the log only.
-            log.warning("failed to answer %s: %s", request.url.path, error)
-            short = Unanswered("the store cannot be read.", hint="The server's log says why.")
-            return refusal(short, 503, {"retry-after": "1"})
-        except LocktenderError as error:
-            return refusal(error, 400)
-        except Exception:
-            log.exception("failed to answer %s", request.url.path)
-            return refusal(
-                Broken("locktender itself failed.", hint="The server's log says why."), 500
-            )
-
-    return call
+STREAM = f"{PREFIX}/events"
+DEMAND = f"{PREFIX}/demand"
+MOST_REQUESTS = 128
+MOST_NAMED = 20
 
 
 def refusing(paths: list[str]) -> Callable[[Request, Exception], Response]:
     """The answer to an unknown path; `paths` are the known ones."""
-    hint = f"There is: {', '.join(paths)}."
+    plain = sorted((path for path in paths if "{" not in path), key=len)[:MOST_NAMED]
+    more = f" and {len(paths) - len(plain)} more" * (len(paths) > len(plain))
+    hint = f"There is: {', '.join(plain)}{more}."
 
     def refuse(request: Request, error: Exception) -> Response:
         if not isinstance(error, HTTPException):
@@ -115,6 +72,28 @@ def refusing(paths: list[str]) -> Callable[[Request, Exception], Response]:
     return refuse
 
 
+class Bounded:
+    """Refuses requests beyond `MOST_REQUESTS` at a time. Streams have a bound of their own."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._busy = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] == STREAM:
+            await self._app(scope, receive, send)
+            return
+        if self._busy >= MOST_REQUESTS:
+            error = Overloaded(f"{MOST_REQUESTS} requests are being answered.", hint="Try again.")
+            await refusal(error)(scope, receive, send)
+            return
+        self._busy += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._busy -= 1
+
+
 METRICS_SECONDS = 0.5
 """How old the text of the metrics may be: it takes milliseconds to make."""
 METRICS_TIMEOUT_SECONDS = 5.0
@@ -122,34 +101,66 @@ SESSIONS_SECONDS = 2.0
 """How old the list of sessions that delay the store may be."""
 
 
+OPEN_RUNS_SECONDS = 2.0
+"""How old the numbers of runs by state may be: counting a long queue takes milliseconds."""
+
+
 class App:
-    def __init__(self, engine: Engine, since: int, *, demand: bool) -> None:
-        """`since`: the start of the process, in the store's time; `demand`: whether it has that route."""
+    def __init__(
+        self, core: Core, engine: Engine, since: int, *, demand: bool, api: bool = False
+    ) -> None:
+        """`since`: the start of the process, in the store's time; `demand`, `api`: whether it has those routes."""
         self._engine = engine
         self._held_up = Fresh(engine.store.held_up, SESSIONS_SECONDS)
+        self._open_runs = Fresh(engine.store.open_runs, OPEN_RUNS_SECONDS)
         self._health = HealthAnswers(engine, since, self._held_up)
         self._demand = DemandAnswers(engine)
         self._exposition = Exposition(engine.metrics, may_lead=engine.election is not None)
         self._metrics = Fresh(self._text, METRICS_SECONDS)
-        endpoints: dict[str, Endpoint] = {"/health": self.health, "/metrics": self.metrics}
-        if demand:
-            endpoints["/api/v1/demand"] = self.demand
-        self.asgi: Starlette = Starlette(
+        self._groups = SubmitGroups(core)
+        self._followers = Followers(core)
+        endpoints: dict[str, dict[str, Endpoint]] = {
+            "/health": {"GET": guarded(self.health)},
+            "/ready": {"GET": guarded(self.ready)},
+            "/metrics": {"GET": guarded(self.metrics)},
+        }
+        if api:
+            made = Api(
+                core, LoopbackAccess(), self._groups, self._followers, self._health, self._demand
+            )
+            for route in TABLE:
+                found = endpoints.setdefault(f"{PREFIX}{route.path}", {})
+                found[route.method] = endpoint(made, route)
+            for path, (body, kind, headers) in _documents().items():
+                endpoints[path] = {"GET": guarded(_fixed(made, body, kind, headers))}
+        elif demand:
+            endpoints[DEMAND] = {"GET": guarded(self.demand)}
+        routing = Starlette(
             routes=[
-                Route(path, guarded(endpoint), methods=["GET"])
-                for path, endpoint in endpoints.items()
+                Route(path, _by_method(methods), methods=[*methods])
+                for path, methods in endpoints.items()
             ],
             exception_handlers={HTTPException: refusing(list(endpoints))},
         )
-        self.asgi.router.redirect_slashes = False
+        routing.router.redirect_slashes = False
+        self.asgi: ASGIApp = Bounded(routing)
+
+    async def stop_streams(self) -> None:
+        """Ends the connections that follow events: they would last."""
+        await self._followers.close()
 
     async def close(self) -> None:
-        for each in (self._health, self._demand, self._metrics, self._held_up):
+        await self._groups.close()
+        for each in (self._health, self._demand, self._metrics, self._held_up, self._open_runs):
             await each.close()
 
     async def health(self, _request: Request) -> Response:
         found, fit = await self._health.answer()
         return answer(found, 200 if fit else 503)
+
+    async def ready(self, _request: Request) -> Response:
+        found, fit = await self._health.answer()
+        return answer(found, 200 if fit and found.leader is not None else 503)
 
     async def metrics(self, _request: Request) -> Response:
         return raw(await self._metrics.get(METRICS_TIMEOUT_SECONDS), prometheus.CONTENT_TYPE)
@@ -164,5 +175,39 @@ class App:
         # A store that is away says nothing new; the other numbers are this process's own.
         with suppress(StoreError, TimeoutError):
             self._exposition.held_up = await self._held_up.get(STORE_SECONDS)
+            if self._engine.election is not None:
+                await self._read_open_runs(store)
+        self._exposition.rejections = store.rejections.by_rule
         self._exposition.refresh()
         return await asyncio.to_thread(self._exposition.text)
+
+    async def _read_open_runs(self, store: Store) -> None:
+        exposition = self._exposition
+        exposition.open_runs = await self._open_runs.get(STORE_SECONDS)
+        limits, _ = await store.limits()
+        exposition.max_active, exposition.now = limits.max_active, await store.now()
+
+
+def _documents() -> dict[str, tuple[Callable[[], bytes], str, Mapping[str, str]]]:
+    """What describes the API, the same for everyone: made when it is first asked for."""
+    return {
+        f"{PREFIX}/openapi.json": (openapi.encoded, "application/json", {}),
+        "/api/docs": (docs_page.page, "text/html; charset=utf-8", docs_page.HEADERS),
+        "/api/docs.css": (lambda: docs_page.STYLE, "text/css; charset=utf-8", {}),
+    }
+
+
+def _fixed(api: Api, body: Callable[[], bytes], kind: str, headers: Mapping[str, str]) -> Endpoint:
+    async def call(request: Request) -> Response:
+        api.access.identify(request).check("public")
+        return raw(body(), kind, 200, headers)
+
+    return call
+
+
+def _by_method(methods: Mapping[str, Endpoint]) -> Endpoint:
+    async def call(request: Request) -> Response:
+        found = methods.get(request.method) or methods["GET"]  # HEAD is answered as GET
+        return await found(request)
+
+    return call

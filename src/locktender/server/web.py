@@ -3,7 +3,8 @@
 The socket is bound before the store is opened or a worker joins, so that a
 taken port is reported at once. Every connection has a bounded time to send its
 request and read its answer. Beyond `MOST_REQUESTS` an answer is 503, beyond
-`MOST_CONNECTIONS` a connection is closed.
+`MOST_CONNECTIONS` a connection is closed. Connections that follow events last
+longer; `api/streams.py` bounds them.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ import ipaddress
 import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from locktender.base.background import until_done
 from locktender.base.errors import InvalidInput, LocktenderError
 from locktender.client.core import Core
-from locktender.server.app import App
+from locktender.server.api.principal import check_bind
+from locktender.server.api.streams import MOST_STREAMS
+from locktender.server.app import MOST_REQUESTS, STREAM, App
 
 BACKLOG = 64
 
@@ -30,7 +34,8 @@ BACKLOG = 64
 def bind(host: str, port: int, *, option: str = "port") -> socket.socket:
     """A listening socket on `host`; port 0: any that is free. `option` is what the user calls the port."""
     family, address = _address(host, port, option)
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio sets TCP_NODELAY only where the protocol is named: without it an answer takes 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
@@ -103,9 +108,11 @@ def _refused(error: OSError, host: str, port: int, option: str) -> InvalidInput:
     return InvalidInput(f"{host}:{port} cannot be opened: {error.strerror}.", field=option)
 
 
-MOST_REQUESTS = 64
-MOST_CONNECTIONS = 2 * MOST_REQUESTS
+MOST_CONNECTIONS = 2 * MOST_REQUESTS + MOST_STREAMS
 ANSWER_SECONDS = 10.0
+"""For a request to arrive."""
+LONG_ANSWER_SECONDS = 40.0
+"""For an answer to be read: a result may be waited for. A stream bounds itself."""
 KEEP_ALIVE_SECONDS = 5
 MOST_HEADER_BYTES = 16 * 1024
 CLOSE_SECONDS = 1
@@ -113,13 +120,40 @@ RESTART_SECONDS = 1.0
 START_SECONDS = 5.0
 
 
+class _Together:
+    """A transport whose writes of one turn of the loop are one: an answer is sent in one piece, not in two."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._parts: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        parts, self._parts = self._parts, []
+        if parts and not self._transport.is_closing():
+            self._transport.write(b"".join(parts))
+
+
 class _Connection(H11Protocol):
     """One that is not kept for ever, whatever its client does."""
 
     _end: asyncio.TimerHandle | None = None
+    _answered: object = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(cast("asyncio.Transport", _Together(transport, self.loop)))
         if len(self.connections) > MOST_CONNECTIONS:
             transport.abort()
         else:
@@ -134,10 +168,22 @@ class _Connection(H11Protocol):
         self._wait()
         super().on_response_complete()
 
-    def _wait(self) -> None:
+    def handle_events(self) -> None:
+        super().handle_events()
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # none before the first request
+        if cycle is None or cycle is self._answered or cycle.more_body or cycle.response_complete:
+            return
+        # The request has arrived. An event of the same one that comes later changes nothing.
+        self._answered = cycle
+        self._wait(None if self.scope["path"] == STREAM else LONG_ANSWER_SECONDS)
+
+    def _wait(self, seconds: float | None = -1) -> None:
         if self._end is not None:
             self._end.cancel()
-        self._end = self.loop.call_later(ANSWER_SECONDS, self.transport.abort)
+            self._end = None
+        if seconds is not None:
+            most = ANSWER_SECONDS if seconds < 0 else seconds
+            self._end = self.loop.call_later(most, self.transport.abort)
 
 
 class _Server(uvicorn.Server):
@@ -180,7 +226,6 @@ class Web:
                 proxy_headers=False,
                 server_header=False,
                 date_header=False,
-                limit_concurrency=MOST_REQUESTS,
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=CLOSE_SECONDS,
                 h11_max_incomplete_event_size=MOST_HEADER_BYTES,
@@ -220,15 +265,20 @@ class Web:
 
 
 @asynccontextmanager
-async def serving(core: Core, listener: socket.socket, *, demand: bool) -> AsyncGenerator[None]:
+async def serving(
+    core: Core, listener: socket.socket, *, demand: bool, api: bool = False
+) -> AsyncGenerator[None]:
     """Answers by HTTP until the block ends; a drain within the block is answered to its end."""
     if core.engine is None:
         raise LookupError("there is no engine to answer for")
-    app = App(core.engine, await core.store.now(), demand=demand)
+    if api:
+        check_bind(listener, loopback=is_loopback(listener))
+    app = App(core, core.engine, await core.store.now(), demand=demand, api=api)
     web = Web(app.asgi, listener)
     await web.start()
     try:
         yield
     finally:
+        await app.stop_streams()
         await web.stop()
         await app.close()

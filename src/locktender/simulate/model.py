@@ -176,7 +176,6 @@ class Model:
     event_waits: dict[int, EventWait] = field(default_factory=dict[int, EventWait])
     cached: dict[str, CachedResult] = field(default_factory=dict[str, CachedResult])
     clears: list[CacheClear] = field(default_factory=list[CacheClear])
-    """What clients want to have forgotten."""
     term: int = 0
     seq: int = 0
     stale: int = 0

@@ -25,6 +25,7 @@ from locktender.base.model import (
     WorkerRow,
 )
 from locktender.base.states import ENDED_RUNS, STORED_RUNS, TaskState
+from locktender.store.protocol import RunLabel
 
 log: logging.Logger = logging.getLogger(__name__)
 Row = Sequence[Any]
@@ -49,6 +50,11 @@ def decode_tags(tags: bytes | str) -> dict[str, str]:
         return read_tags(tags)
     except _FAULTS:
         return {}
+
+
+def run_labels(rows: Iterable[Row]) -> dict[int, RunLabel]:
+    """From (seq, id, flow, tags)."""
+    return {seq: RunLabel(run, flow, decode_tags(tags)) for seq, run, flow, tags in rows}
 
 
 def read_keeps(keeps: object, limits: Limits) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast, get_args
 import msgspec
 
 from locktender.base.durations import MAX_MICROSECONDS
-from locktender.base.errors import InvalidInput
+from locktender.base.errors import InvalidInput, LimitChanged
 from locktender.base.events import Change
 from locktender.base.limits import (
     Fair,
@@ -26,7 +26,7 @@ from locktender.base.limits import (
     tag_rule,
 )
 from locktender.base.model import LimitRow
-from locktender.base.names import age_boost, count, did_you_mean, limit
+from locktender.base.names import MAX_NUMBER, UNLIMITED, age_boost, count, did_you_mean, limit
 from locktender.store.admission import capped
 from locktender.store.protocol import SetLimit
 
@@ -70,6 +70,7 @@ _KNOBS: dict[str, type] = {
     "max_waiting": int,
     "placement": str,
     "strict_pools": bool,
+    "topic_retention_us": int,
 }
 
 
@@ -329,7 +330,9 @@ def _knob(name: str, knob: Knob) -> Knob:
     if name == "max_waiting":
         limit(value, name, zero_hint="Use -1 for unlimited.")
     elif wanted is int:
-        count(value, name, minimum=1 if name == "max_starts_per_cycle" else 0)
+        least = 1 if name in ("max_starts_per_cycle", "topic_retention_us") else 0
+        most = MAX_MICROSECONDS if name == "topic_retention_us" else MAX_NUMBER
+        count(value, name, minimum=least, maximum=most)
     elif not isinstance(value, wanted):
         raise InvalidInput(f"{name} must be {wanted.__name__}.", field=name, got=value)
     elif name == "placement" and value not in get_args(Placement):
@@ -385,6 +388,24 @@ def _check_burst(pool: str, rate: Rate) -> None:
         )
 
 
+def _check_expected(change: SetLimit, row: LimitRow, limits: Limits) -> None:
+    """Two operators who have seen the same limit do not both change it."""
+    rule: Any = {} if row.effective is None else msgspec.json.decode(row.effective)
+    found = rule.get("limit", UNLIMITED)
+    if change.kind == "pool":  # one key may have the limit of `api[*]`
+        found = (limits.pool(change.name) or PoolRule()).limit
+    elif change.kind in {"runs", "active"}:
+        found = limits.max_concurrent_runs if change.kind == "runs" else limits.max_active
+    if found != change.expected:
+        name = f"{change.kind} {change.name}".strip()
+        raise LimitChanged(
+            f"the limit of {name} is {found}, not {change.expected}: it was changed meanwhile.",
+            field="expected",
+            got=change.expected,
+            hint="locktender limits history shows who changed it; set it again if that is still meant.",
+        )
+
+
 def judge_limit(changes: Sequence[SetLimit], rows: Sequence[LimitRow]) -> Changed:
     """Code declares the same limits at every start: what changes nothing leaves no trace."""
     known = {(row.kind, row.name): row for row in rows}
@@ -392,8 +413,14 @@ def judge_limit(changes: Sequence[SetLimit], rows: Sequence[LimitRow]) -> Change
     changed = Changed(before, before)
     touched: dict[tuple[str, str], LimitRow] = {}
     for change in changes:
+        (
+            known.get((change.kind, change.name)) or LimitRow(change.kind, change.name, None, None)
+        ).check(change.version)
+    for change in changes:
         place = change.kind, change.name
         old = known.get(place) or LimitRow(*place, None, None)
+        if change.expected is not None:
+            _check_expected(change, old, compose(known.values()))
         rule = change.rule
         if change.patch is not None:
             # Applied to the rule in force now, not to the one the sender last saw: no change is lost.

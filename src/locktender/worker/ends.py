@@ -38,19 +38,32 @@ class AttemptEnds:
         self._blob_over_bytes = blob_over_bytes
         self._background = background
         self._logs = LogReports(store)
-        self._missing: dict[int, int] = {}
-        """Token → task of attempts that were started and whose end was not delivered yet."""
+        self._missing: dict[int, Attempt] = {}
+        """By token: attempts that were started and whose end was not delivered yet."""
+        self._logged: dict[int, int] = {}
+        """Token → lines that are stored, of attempts that run and have logged."""
 
     def expect(self, attempt: Attempt) -> None:
         """The attempt was started: its end is missing until it is delivered."""
-        self._missing[attempt.token] = attempt.task
+        self._missing[attempt.token] = attempt
 
     def missing(self) -> list[tuple[int, int]]:
         """(task, token) of attempts whose end was not delivered yet. Called from any thread."""
-        return [(task, token) for token, task in list(self._missing.items())]
+        return [(attempt.task, token) for token, attempt in list(self._missing.items())]
+
+    def store_lines(self) -> None:
+        """Stores what running attempts have logged since the last time. Nothing is written for the others."""
+        for token, attempt in self._missing.items():
+            lines = attempt.lines
+            if lines is None or lines.count <= self._logged.get(token, 0):
+                continue
+            body, count = lines.peek()
+            self._logged[token] = count
+            self._logs.keep_soon(LogRow(attempt.task, token, attempt.number, body, count))
 
     def finish(self, attempt: Attempt, outcome: Outcome, state: str) -> None:
         """Store what the body logged and returned, then deliver."""
+        self._logged.pop(attempt.token, None)
         if outcome.log is not None:
             work = self._keep_log(attempt, outcome, state, outcome.log)
             self._background.start(work, "store the log of an attempt")
@@ -71,12 +84,15 @@ class AttemptEnds:
         reason: str = "",
     ) -> None:
         self._missing.pop(token, None)
+        self._logged.pop(token, None)
         if not self.lost:
             self._deliver(End(task, token, state, output, error, reason, self._worker))
 
     async def _keep_log(self, attempt: Attempt, outcome: Outcome, state: str, lines: bytes) -> None:
         """The log first: a client that sees the end finds the lines."""
-        await self._logs.keep(LogRow(attempt.task, attempt.token, attempt.number, lines))
+        await self._logs.keep(
+            LogRow(attempt.task, attempt.token, attempt.number, lines, outcome.log_lines)
+        )
         self._end(attempt, outcome, state)
 
     def _end(self, attempt: Attempt, outcome: Outcome, state: str) -> None:

@@ -308,7 +308,7 @@ class Membership:
 
     async def _check_pressure(self) -> None:
         self._read_pressure()
-        if self.worker.find_stubborn() and self.has_lease:
+        if self.worker.report() and self.has_lease:
             self._background.start(self._try_publish(), "publish the worker's row")
         await asyncio.sleep(PRESSURE_EVERY_SECONDS)
 

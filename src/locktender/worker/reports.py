@@ -1,10 +1,11 @@
 """What a worker reports of its attempts: progress, logged lines, and attempts that do not stop.
 
 Progress costs no write: a call replaces one value here, and the next renewal of the lease carries the latest
-value of each attempt in the worker's row. Logged lines are written as one row per attempt, in batches, before
-its end is delivered, so that a client that sees the end finds them; if that write fails the end goes on without
-them. An attempt that was asked to stop and did not (a thread cannot be stopped, an async body may swallow its
-cancellation) stays *running* with its permit and its slots: it is named in the log and in the worker's row.
+value of each attempt in the worker's row. Logged lines are written as one row per attempt, in batches: once a
+second while it runs and has new ones, and all of them before its end is delivered, so that a client that sees
+the end finds them; if that write fails the end goes on without them. An attempt that was asked
+to stop and did not (a thread cannot be stopped, an async body may swallow its cancellation) stays *running*
+with its permit and its slots: it is named in the log and in the worker's row.
 
 The lease thread reads what the row carries at any moment: values are replaced as a whole, or under a lock.
 """
@@ -139,31 +140,41 @@ LOG_ROWS_PER_WRITE = 100
 
 
 class LogReports:
+    """Writes one row per attempt: of two that wait for the same attempt only the later one."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._waiting: list[tuple[LogRow, asyncio.Future[None]]] = []
+        self._waiting: dict[tuple[int, int], tuple[LogRow, list[asyncio.Future[None]]]] = {}
+        """By task and token."""
         self._writer: asyncio.Task[None] | None = None
 
     async def keep(self, row: LogRow) -> None:
         """Returns when it is stored, or cannot be."""
-        loop = asyncio.get_running_loop()
-        stored: asyncio.Future[None] = loop.create_future()
-        self._waiting.append((row, stored))
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._put(row, [stored])
+        await stored
+
+    def keep_soon(self, row: LogRow) -> None:
+        """What an attempt that runs has logged so far."""
+        self._put(row, [])
+
+    def _put(self, row: LogRow, stored: list[asyncio.Future[None]]) -> None:
+        key = row.task, row.token
+        _, before = self._waiting.pop(key, (row, []))
+        self._waiting[key] = row, before + stored
         # A task of its own: a caller may be cancelled, the lines of the others are written all the same.
         if self._writer is None or self._writer.done():
+            loop = asyncio.get_running_loop()
             self._writer = loop.create_task(self._write(), name="locktender-logs")
-        await stored
 
     async def _write(self) -> None:
         while self._waiting:
-            batch, self._waiting = (
-                self._waiting[:LOG_ROWS_PER_WRITE],
-                self._waiting[LOG_ROWS_PER_WRITE:],
-            )
+            keys = list(self._waiting)[:LOG_ROWS_PER_WRITE]
+            batch = [self._waiting.pop(key) for key in keys]
             try:
                 await self._store_rows([row for row, _ in batch])
             finally:
-                for _, stored in batch:
+                for stored in (each for _, several in batch for each in several):
                     if not stored.done():
                         stored.set_result(None)
 

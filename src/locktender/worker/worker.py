@@ -20,7 +20,7 @@ import msgspec
 from locktender.base import version
 from locktender.base.background import BackgroundTasks
 from locktender.base.changes import End, Order
-from locktender.base.clock import Clock
+from locktender.base.clock import SECOND, Clock
 from locktender.base.config import Settings
 from locktender.base.errors import LocktenderError
 from locktender.base.graph import Node
@@ -41,6 +41,8 @@ from locktender.worker.pressure import ClaimAsked, Pressure
 from locktender.worker.reports import ProgressReports, StubbornReports
 
 log: logging.Logger = logging.getLogger(__name__)
+LINES_EVERY_US = SECOND
+"""How often lines of running attempts are stored."""
 MAX_REMEMBERED_TOKENS = 20_000
 """Of attempts that were started here, beside those that still run."""
 EMPTY_WORK_ROOT_SECONDS = 1.0
@@ -113,6 +115,7 @@ class LocalWorker:
         )
         self._stop_at_us = 0
         """When all it runs must have stopped unless the lease is renewed, on the boot-time clock; 0: no lease."""
+        self._lines_stored_us = 0
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -407,6 +410,14 @@ class LocalWorker:
     def unended(self) -> list[tuple[int, int]]:
         """(task, token) of attempts started here whose end was not delivered yet. Called from any thread."""
         return self._ends.missing()
+
+    def report(self) -> bool:
+        """Store new lines of running attempts, once a second, and find attempts that do not stop: see below."""
+        now = self._clock.monotonic()
+        if now - self._lines_stored_us >= LINES_EVERY_US and not self._ends.lost:
+            self._lines_stored_us = now
+            self._ends.store_lines()
+        return self.find_stubborn()
 
     def find_stubborn(self) -> bool:
         """Find attempts that do not stop; whether there are some that no row has named yet."""

@@ -104,13 +104,15 @@ class SlotGate(Gate):
     here, and keeps slots for a task that was overtaken too often.
     """
 
-    __slots__ = ("kept", "line", "wide")
+    __slots__ = ("holders", "kept", "line", "wide")
 
     KIND: ClassVar[str]
     used: int
 
     def __init__(self, name: str, rule: PoolRule) -> None:  # noqa: ARG002
         super().__init__(self.KIND, name, -1)
+        self.holders: dict[int, int] = {}
+        """Runs that hold slots of it, and how many."""
         self.wide: dict[Lane[Any], None] = {}
         """Parked lanes that need this gate and can be overtaken: several pools, or several slots."""
         self.kept: dict[Lane[Any], int] = {}
@@ -149,6 +151,18 @@ class SlotGate(Gate):
         """The clock may have been set back since it was stored: it owes no more than it can."""
 
 
+class WaitClock(NamedTuple):
+    """How long a lane has waited at each gate. Replaced, never changed: a waiter keeps the one it joined at."""
+
+    totals: dict[str, int]
+    """Gates that the lane waited at before, by name: microseconds."""
+    gate: str
+    """The one it waits at now; empty: it was not blocked yet."""
+    since: int
+
+
+NO_WAIT: Final = WaitClock({}, "", 0)
+
 W = TypeVar("W", bound=Waiter)
 
 
@@ -158,11 +172,13 @@ class Lane(Generic[W]):
     __slots__ = (
         "_added",
         "bypassed",
+        "clock",
         "entries",
         "fair",
         "gates",
         "key",
         "live",
+        "name",
         "needs",
         "parked_at",
         "slots",
@@ -191,6 +207,9 @@ class Lane(Generic[W]):
         self._added = 0
         self.live: dict[int, W] = {}
         self.parked_at: Gate | None = None
+        self.clock: WaitClock = NO_WAIT
+        self.name: str = ""
+        """As events call it; made when it is needed (`wait_times.lane_name`)."""
         self.stamp: int = 0
         """Entries of gates' heaps that carry an older stamp are void."""
         self.bypassed: int = 0

@@ -9,7 +9,7 @@ a limit that comes into force then and explains it had been asked for already.
 from __future__ import annotations
 
 from collections import deque
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from locktender.base.clock import SECOND
 from locktender.base.events import Event
@@ -192,6 +192,10 @@ class HonestRejections(CeilingDoubts):
         self.doubt(Doubt(names, 0, limit, rejection.as_of, 0, message))
 
 
+MIN_THROTTLES: Final = 1_000
+"""Of so many throttles the old ones are forgotten."""
+
+
 class ThrottledStarts(Rule):
     """Under a throttle, no more runs are let go in any span of its time than it allows."""
 
@@ -201,6 +205,9 @@ class ThrottledStarts(Rule):
     def __init__(self, world: HistoryState, found: list[Violation]) -> None:
         super().__init__(world, found)
         self._starts: dict[str, deque[int]] = {}
+        self._until: dict[str, int] = {}
+        """When the last start of each throttle leaves its span: from then on nothing of it is needed."""
+        self._look_over = MIN_THROTTLES
 
     def watch(self, on: Watch) -> None:
         on.runs(self.submit, "queued", "waiting")
@@ -219,3 +226,11 @@ class ThrottledStarts(Rule):
                 f" before it under throttle {name!r}, which allows {count} in {per_us / SECOND:g} s.",
             )
         starts.append(at)
+        self._until[name] = at + per_us
+        if len(self._starts) > self._look_over:
+            self._forget(event.at)
+
+    def _forget(self, now: int) -> None:
+        for name in [name for name, until in self._until.items() if until <= now]:
+            del self._starts[name], self._until[name]
+        self._look_over = max(MIN_THROTTLES, 2 * len(self._starts))

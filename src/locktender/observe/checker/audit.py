@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, assert_never
 
+import msgspec
+
 from locktender.base.events import Event
+from locktender.base.ids import run_of
 from locktender.observe.checker.admission import ActiveCeiling, HonestRejections, ThrottledStarts
 from locktender.observe.checker.attempts import (
     Attempts,
@@ -41,7 +44,7 @@ from locktender.observe.checker.mail import MailRule
 from locktender.observe.checker.places import PausedStarts, PlaceRule, Waits
 from locktender.observe.checker.rule import Rule, Watch
 from locktender.observe.checker.saved import SavedState, StateUnreadable, decode, encode
-from locktender.observe.checker.state import HistoryCommit, commit_of
+from locktender.observe.checker.state import CheckedTask, HistoryCommit, commit_of
 from locktender.observe.checker.state_changes import (
     Keys,
     LegalEdge,
@@ -223,10 +226,10 @@ def _feed(world: HistoryState, watch: Watch, event: Event) -> None:
         case "pause":
             world.run(event.run).lifted = event.after == "lifted"
         case "wait":
-            task = world.task(event)
-            for see_wait in watch.wait_handlers:
-                see_wait(event, task)
-            world.waits.append((event, task))
+            if (found := _waiter(world, event)) is not None:
+                for see_wait in watch.wait_handlers:
+                    see_wait(*found)
+                world.waits.append(found)
         case "mail":
             for see_mail in watch.mail_handlers:
                 see_mail(event)
@@ -245,7 +248,7 @@ def _feed(world: HistoryState, watch: Watch, event: Event) -> None:
             world.apply_worker(event)
         case "clock":
             world.apply_clock(event)
-        case "audit" | "request" | "term":
+        case "audit" | "request" | "term" | "cost":
             # About the history, not a part of what happened: `History.checked` says what follows from it.
             # A refused request changed nothing, and so did a term that failed.
             return
@@ -255,6 +258,20 @@ def _feed(world: HistoryState, watch: Watch, event: Event) -> None:
             world.start_term()
         case _:
             assert_never(event.subject)
+
+
+def _waiter(world: HistoryState, event: Event) -> tuple[Event, CheckedTask] | None:
+    """The first task of the lane that waits, and the event as one of its own.
+
+    Lanes of several runs say it under no run. None: it is about queued runs, or its run was pruned.
+    """
+    if not event.run:
+        number = event.data.get("task", 0)
+        run = world.runs.get(run_of(number))
+        if run is None or number not in run.tasks:
+            return None
+        event = msgspec.structs.replace(event, run=run.id, task=number)
+    return event, world.task(event)
 
 
 def _close(world: HistoryState, watch: Watch) -> None:

@@ -58,6 +58,7 @@ _KNOBS = frozenset(
         "max_waiting",
         "placement",
         "strict_pools",
+        "topic_retention_us",
     }
 )
 _DEFAULTS = Limits()

@@ -9,8 +9,9 @@ Submissions that wait together are written together: everything is read in one
 round trip, decided in memory, and written in one statement. Most need no lock:
 their statement writes only if no run was admitted since the read, no key was
 freed and no process holds the lock (`submit_claim`). New lanes and large batches
-acquire the lock, and so does a submission that lost this race three times. A
-submission that admits no run (rejected, duplicate, attached) only reads.
+acquire the lock, and so does a submission that lost this race, with those that
+follow it: many submitters stand in line instead of repeating what another one has
+made void. A submission that admits no run (rejected, duplicate, attached) only reads.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ from locktender.store.submission import (
 
 COPY_OVER = 1_000
 """More runs than this are copied in."""
-TRIES = 3
-"""Attempts without the lock. While a process holds the lock, no other admits runs."""
+CROWDED = 64
+"""After a lost race so many submissions wait for the lock. While a process holds it, no other admits runs."""
 
 Answer = list[Submitted] | Exception
 _RUN = (
@@ -72,23 +73,28 @@ async def submit_all(
     tx: PostgresSession, submits: Sequence[Submit], clock: ServerClock
 ) -> list[Answer]:
     """The answer to each of `submits`; an invalid one does not affect the others."""
-    quick = await submit_quickly(tx, submits, clock)
-    if quick is not None:
-        return [*quick]
     # A large batch needs the lock anyway: deciding on it before that would be wasted.
     large = sum(len(each.runs) for each in submits) > COPY_OVER
     # What waits with a key, or has started under a throttle, is counted behind the lock, too.
     bounded = any(run.keep or run.throttle for each in submits for run in each.runs)
-    for _ in range(0 if large or bounded else TRIES):
+    crowded = tx.known.crowded > 0
+    if crowded:
+        tx.known.crowded -= 1
+    elif (quick := await submit_quickly(tx, submits, clock)) is not None:
+        return [*quick]
+    elif not (large or bounded):
         admission, answers, lanes = await _look(tx, submits)
         clock.sync(admission.now)
         if not admission.new:
             return answers
-        if not _simple(admission, lanes):
-            break
-        if await _write_at_once(tx, admission, submits, lanes):
-            return answers
+        if _simple(admission, lanes):
+            if await _write_at_once(tx, admission, submits, lanes):
+                return answers
+            # Among many submitters most tries without the lock are wasted: the lock is first come, first served.
+            tx.known.crowded, crowded = CROWDED, True
     async with tx.transaction("begin_alone"):
+        if crowded and (quick := await submit_quickly(tx, submits, clock)) is not None:
+            return [*quick]
         admission, answers, lanes = await _look(tx, submits)
         if admission.new:
             await _write(tx, admission, submits, lanes)

@@ -34,7 +34,7 @@ from locktender.base.errors import HistoryReplaced
 from locktender.base.events import EventRow
 from locktender.base.limits import Limits
 from locktender.store.postgres.session import PostgresSession
-from locktender.store.protocol import Cursor, Follow, Followed
+from locktender.store.protocol import LATEST, Cursor, Follow, Followed
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -112,6 +112,9 @@ def params_of(position: Position, actor: str, run: int | None, limit: int) -> tu
 
 async def follow_on(tx: PostgresSession, follow: Follow) -> Followed:
     """No events: there are no more at this moment."""
+    if follow.after == LATEST:
+        server, snapshot = await tx.row("history_position")
+        return Followed(Position().next(server, snapshot, [], 1), [], [])
     position = Position.of(follow.after)
     rows, [[server, snapshot]] = await tx.several(
         ("events_found", ()),

@@ -72,7 +72,7 @@ async def _acquire(tx: PostgresSession, elect: Elect) -> Leadership | None:
         term = await _readable_term(tx, term)
         term = tx.known.highest_term = max(term, tx.known.highest_term) + 1 + skipped
         # Versions that other processes remember may be of the lost part of the history, too.
-        await tx.run("leader_take", term, elect.owner, until, tx.options.pooled, skipped)
+        await tx.run("leader_take", term, elect.owner, until, tx.options.pooled, skipped > 0)
         change = Change("leader", 0, owner, elect.owner, 0, {"lease_us": elect.lease_us})
         parts = Parts()
         parts.add("now", alias="clock")

@@ -12,7 +12,7 @@ from locktender.store.history import CLIENT
 from locktender.store.mailing import judge_send, sent_event
 from locktender.store.postgres.composed_sql import Parts, columns
 from locktender.store.postgres.session import PostgresSession
-from locktender.store.protocol import TOPIC_KEPT_US, EventSent, EventWaiter, SendEvent
+from locktender.store.protocol import EventSent, EventWaiter, SendEvent
 
 T = TypeVar("T")
 
@@ -46,7 +46,10 @@ class PostgresMailing:
     async def event_waits(
         self, run_id: str | None = None, limit: int = 10_000
     ) -> list[EventWaiter]:
-        rows = await self._look(lambda tx: tx.all("event_waits", run_id, limit))
+        if run_id is None:
+            rows = await self._look(lambda tx: tx.all("event_waits", limit))
+        else:
+            rows = await self._look(lambda tx: tx.all("event_waits_of", run_id, limit))
         return [EventWaiter(*row) for row in rows]
 
 
@@ -54,14 +57,17 @@ async def _send(tx: PostgresSession, event: SendEvent) -> EventSent:
     async with tx.transaction():
         # Two that send to one run come one after the other: numbers are in the order of commits.
         await tx.row("mail_turn", event.run or f"topic {event.name}")
-        [now] = await tx.row("now")
         if event.run is None:
             run = NOBODY
-            await tx.run("mail_forget", event.name, now - TOPIC_KEPT_US)
+            [[now]], [[version]] = await tx.several(("now", ()), ("limits_version", ()))
+            limits = await tx.limits(version)
+            await tx.run("mail_forget", event.name, now - limits.topic_retention_us)
             [repeated] = await tx.row("mail_sent", event.name, event.id)
             answer = EventSent("repeated" if repeated else "sent")
         else:
-            target = await tx.one("mail_target", event.run, event.name, event.id)
+            named = event.run, event.name, event.id
+            [[now]], targets = await tx.several(("now", ()), ("mail_target", named))
+            target = targets[0] if targets else None
             run, answer = 0 if target is None else target[0], judge_send(target)
         if answer.outcome == "sent":
             values = run, event.name, event.id, event.match, now, event.payload

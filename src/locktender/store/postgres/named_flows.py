@@ -11,7 +11,7 @@ from locktender.store.decode import announced_flows, encode
 from locktender.store.postgres.client_verbs import submit_within
 from locktender.store.postgres.composed_sql import columns
 from locktender.store.postgres.recovery import fence
-from locktender.store.postgres.session import PostgresSession
+from locktender.store.postgres.session import LockTaken, PostgresSession, leading_alone
 from locktender.store.protocol import SetSchedule, Submit, TickMove
 from locktender.store.schedule_rows import (
     ALL_KEPT_CHANGES,
@@ -47,8 +47,8 @@ class PostgresNaming:
         rows = await self._look(lambda tx: tx.all("schedule_due", limit))
         return [schedule_row(row) for row in rows]
 
-    async def tick(self, term: int, moves: Sequence[TickMove]) -> None:
-        await self._lead(lambda tx: _tick(tx, term, moves))
+    async def tick(self, term: int, moves: Sequence[TickMove], *, patient: bool = False) -> bool:
+        return await self._lead(lambda tx: _tick(tx, term, moves, patient=patient))
 
     async def put_off(self, term: int, schedules: Sequence[str], until: int) -> None:
         await self._lead(lambda tx: _put_off(tx, term, schedules, until))
@@ -127,8 +127,18 @@ async def _put_off(tx: PostgresSession, term: int, schedules: Sequence[str], unt
         await tx.run("schedule_put_off", list(schedules), until)
 
 
-async def _tick(tx: PostgresSession, term: int, moves: Sequence[TickMove]) -> None:
-    async with tx.transaction("begin_alone"):
+async def _tick(
+    tx: PostgresSession, term: int, moves: Sequence[TickMove], *, patient: bool
+) -> bool:
+    try:
+        await _tick_alone(tx, term, moves, leading_alone(patient))
+    except LockTaken:
+        return False
+    return True
+
+
+async def _tick_alone(tx: PostgresSession, term: int, moves: Sequence[TickMove], how: str) -> None:
+    async with tx.transaction(how):
         await fence(tx, term)
         for name in sorted(move.name for move in moves):
             await tx.row("schedule_turn", name)

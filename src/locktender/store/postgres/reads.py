@@ -36,10 +36,12 @@ from locktender.store.protocol import (
     Gather,
     Gathered,
     Heads,
+    OpenRuns,
     QueueEntry,
     QueueLine,
     QueueView,
     RunFilter,
+    RunLabel,
     Snapshot,
 )
 from locktender.store.queue_line import MAX_GROUPS, QueueCounts, in_line, taking_turns
@@ -139,6 +141,10 @@ async def overdue(tx: PostgresSession, limit: int) -> list[RunRow]:
 async def run(tx: PostgresSession, run_id: str) -> RunRow | None:
     row = await tx.one("run_by_id", run_id)
     return None if row is None else decode.run(row)
+
+
+async def run_labels(tx: PostgresSession, runs: Sequence[int]) -> dict[int, RunLabel]:
+    return decode.run_labels(await tx.all("run_labels", runs))
 
 
 async def run_states(tx: PostgresSession, runs: Sequence[int]) -> dict[int, str]:
@@ -278,6 +284,10 @@ async def graph(tx: PostgresSession, digest: str) -> bytes:
     if row is None:
         raise NotFound(f"no graph {digest!r} is stored.", field="graph", got=digest)
     return row[0]
+
+
+async def open_runs(tx: PostgresSession) -> OpenRuns:
+    return OpenRuns(*await tx.row("open_runs"))
 
 
 async def counts(tx: PostgresSession) -> Counts:

@@ -15,10 +15,10 @@ from locktender.store.lanes import lane_name
 from locktender.store.postgres.client_verbs import lanes_for
 from locktender.store.postgres.commits import end_waits, move, not_leader, step
 from locktender.store.postgres.composed_sql import Parts, columns
-from locktender.store.postgres.result_cache import bound_cache
-from locktender.store.postgres.session import SUBMITTERS, PostgresSession
+from locktender.store.postgres.session import SUBMITTERS, PostgresSession, Row
 from locktender.store.postgres.worker_verbs import moves
 from locktender.store.protocol import (
+    BoundCache,
     Expire,
     HoldRuns,
     Lost,
@@ -213,6 +213,17 @@ async def remove_unused(tx: PostgresSession, remove: RemoveUnused) -> int | None
             await tx.run("drain_orders_remove")
             await tx.run("throttles_remove")
             await tx.run("limit_history_remove", remove.before)
-            await bound_cache(tx, remove)
             await tx.run("outbox_prune", remove.before)
     return rows[-1][0] if len(rows) == remove.batch else 0
+
+
+async def bound_cache(tx: PostgresSession, bound: BoundCache) -> bool:
+    async with tx.transaction():
+        await fence(tx, bound.term)
+        [now] = await tx.row("now")
+        expired = await tx.all("cached_expire", now, bound.batch)
+        count, size = await tx.row("cached_total")
+        gone: list[Row] = []
+        if count > bound.most or size > bound.most_bytes:
+            gone = await tx.all("cached_bound", bound.most, bound.most_bytes, bound.batch)
+    return bound.batch in (len(expired), len(gone))

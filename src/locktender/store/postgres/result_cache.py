@@ -9,7 +9,6 @@ from locktender.base.changes import CachedResult, Commit
 from locktender.store.decode import cached_results
 from locktender.store.postgres.composed_sql import columns
 from locktender.store.postgres.session import PostgresSession, Row
-from locktender.store.protocol import RemoveUnused
 
 T = TypeVar("T")
 
@@ -52,11 +51,3 @@ def cache_parts(commit: Commit) -> list[tuple[str, list[Any]]]:
     if commit.cache_stored:
         found.append(("cached_add", columns(sorted(commit.cache_stored), 9)))
     return found
-
-
-async def bound_cache(tx: PostgresSession, remove: RemoveUnused) -> None:
-    [now] = await tx.row("now")
-    await tx.run("cached_expire", now, remove.batch)
-    count, size = await tx.row("cached_total")
-    if count > remove.max_cached or size > remove.max_cached_bytes:
-        await tx.run("cached_bound", remove.max_cached, remove.max_cached_bytes, remove.batch)

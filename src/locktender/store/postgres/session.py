@@ -25,6 +25,10 @@ SUBMITTERS = 1
 Row = Sequence[Any]
 
 
+class LockTaken(Exception):
+    """Somebody else is alone, and the caller does not wait for long."""
+
+
 class NotSent(ConnectionError):
     """The connection was found closed before anything was sent."""
 
@@ -40,6 +44,8 @@ class KnownStatements:
     """Workers that offers reach by notification, as their rows said when they were read last."""
     lanes: dict[str, int] = field(default_factory=dict[str, int])
     """Signature → number, of lanes that were read. They may be gone."""
+    crowded: int = 0
+    """So many submissions to come stand in line for the lock at once: another submitter was faster lately."""
     highest_term: int = 0
     """That was seen. A server that takes over may not know of it."""
     proofs: dict[str, asyncpg.Connection[Any]] = field(
@@ -130,10 +136,15 @@ class PostgresSession:
         text = self.locking(how, SUBMITTERS)
         self.inside = True
         try:
-            await self.conn.execute(text)
+            try:
+                await self.conn.execute(text)
+            except asyncpg.LockNotAvailableError as error:
+                if how == "begin_alone":
+                    raise
+                raise LockTaken(str(error)) from error
             yield
             self._about_to_send(stores=True)
-            alone = how == "begin_alone"
+            alone = how.startswith("begin_alone")
             end = "commit_alone" if alone else "commit_transaction"
             await self.conn.execute(self.sql.text(end))
         except BaseException:
@@ -159,6 +170,11 @@ class PostgresSession:
     def hint(self, said: str) -> tuple[str, str]:
         """A notification: who, and what. It only says *look*; rows are the truth."""
         return self.options.channel, f"{self.known.origin} {said}"
+
+
+def leading_alone(patient: bool) -> str:
+    """How the leader begins a transaction that no submitter may run beside."""
+    return "begin_alone_soon" if patient else "begin_alone_at_once"
 
 
 def pairs(rows: Iterable[Row]) -> dict[Any, Any]:

@@ -63,6 +63,7 @@ from locktender.store.postgres.session import SQL, KnownStatements, PostgresSess
 from locktender.store.postgres.wake import PostgresWaiting
 from locktender.store.protocol import (
     Accept,
+    BoundCache,
     ChangeNotice,
     Committed,
     Counts,
@@ -80,14 +81,17 @@ from locktender.store.protocol import (
     Leadership,
     Lost,
     OfferNotice,
+    OpenRuns,
     Provision,
     ProvisionState,
     QueueEntry,
     QueueView,
     ReassignLanes,
+    Rejections,
     RemoveUnused,
     Renewed,
     RunFilter,
+    RunLabel,
     RunsEnded,
     SetLimit,
     Snapshot,
@@ -132,6 +136,7 @@ class PostgresStore(
         self._sql = Dialect(SQL, self.options.quoted_schema)
         self._state: PostgresConnections | None = None
         self._stale = 0
+        self.rejections: Rejections = Rejections()
         self._workers_seen: tuple[str, int] = "", -1
         self._looked_at = 0
         self._cleared_at = -CLEAR_EVERY_US
@@ -213,7 +218,7 @@ class PostgresStore(
     # -- clients
 
     async def submit(self, submit: Submit) -> list[Submitted]:
-        return await self._opened.batcher.submit(submit)
+        return self.rejections.count(await self._opened.batcher.submit(submit))
 
     async def retry(self, run_ids: list[str], again: Sequence[int] = ()) -> list[Submitted]:
         return await self._write(lambda tx: client_verbs.retry(tx, run_ids, again))
@@ -301,6 +306,9 @@ class PostgresStore(
             hint="The leader tries again later.",
         )
 
+    async def bound_cache(self, bound: BoundCache) -> bool:
+        return await self._lead(lambda tx: recovery.bound_cache(tx, bound))
+
     # -- workers
 
     async def heartbeat(self, heartbeat: Heartbeat) -> Renewed:
@@ -323,7 +331,7 @@ class PostgresStore(
         return stale
 
     async def keep_logs(self, rows: list[LogRow]) -> None:
-        await self._write(lambda tx: tx.run("log_add", *columns(sorted(rows), 4)))
+        await self._write(lambda tx: tx.run("log_add", *columns(sorted(rows), 5)))
 
     # -- values
 
@@ -342,6 +350,9 @@ class PostgresStore(
     async def run(self, run_id: str) -> RunRow | None:
         return await self._read(lambda tx: reads.run(tx, run_id))
 
+    async def run_labels(self, runs: Sequence[int]) -> dict[int, RunLabel]:
+        return await self._read(lambda tx: reads.run_labels(tx, runs))
+
     async def run_states(self, runs: Sequence[int]) -> dict[int, str]:
         return await self._read(lambda tx: reads.run_states(tx, runs))
 
@@ -359,6 +370,10 @@ class PostgresStore(
 
     async def held_up(self) -> HeldUp:
         return await self._look(reads.held_up)
+
+    async def log_counts(self, run: int, task: int | None = None) -> dict[tuple[int, int], int]:
+        rows = await self._look(lambda tx: tx.all("log_counts", run, task))
+        return {(task, token): lines for task, token, lines in rows}
 
     async def logs(self, where: LogFilter) -> list[LogRow]:
         return await self._look(lambda tx: reads.logs(tx, where))
@@ -383,6 +398,9 @@ class PostgresStore(
 
     async def counts(self) -> Counts:
         return await self._look(reads.counts)
+
+    async def open_runs(self) -> OpenRuns:
+        return await self._look(reads.open_runs)
 
     async def stale_writes(self) -> int:
         return self._stale

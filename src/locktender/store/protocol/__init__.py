@@ -44,7 +44,6 @@ from locktender.store.protocol.leading import (
 )
 from locktender.store.protocol.mailing import (
     MAX_MAIL,
-    TOPIC_KEPT_US,
     EventSent,
     EventWaiter,
     Mailing,
@@ -60,22 +59,26 @@ from locktender.store.protocol.outbox import (
 )
 from locktender.store.protocol.reading import (
     BEGINNING,
+    LATEST,
     Counts,
     Cursor,
     EventFilter,
     Follow,
     Followed,
     LineGroup,
+    OpenRuns,
     QueueEntry,
     QueueLine,
     QueueView,
     Reading,
     RunFilter,
+    RunLabel,
     RunsEnded,
 )
-from locktender.store.protocol.submitting import SetLimit, Submit, Submitted, Submitting
+from locktender.store.protocol.submitting import Rejections, SetLimit, Submit, Submitted, Submitting
 from locktender.store.protocol.upkeep import (
     AuditState,
+    BoundCache,
     Discard,
     Discarded,
     EventReader,
@@ -100,10 +103,11 @@ from locktender.store.protocol.working import (
 
 __all__ = [
     "BEGINNING",
+    "LATEST",
     "MAX_MAIL",
-    "TOPIC_KEPT_US",
     "Accept",
     "AuditState",
+    "BoundCache",
     "ChangeNotice",
     "Committed",
     "Counts",
@@ -132,6 +136,7 @@ __all__ = [
     "Mailing",
     "Naming",
     "OfferNotice",
+    "OpenRuns",
     "Outbox",
     "OutboxAnswer",
     "OutboxEntry",
@@ -147,9 +152,11 @@ __all__ = [
     "Reading",
     "ReassignLanes",
     "References",
+    "Rejections",
     "RemoveUnused",
     "Renewed",
     "RunFilter",
+    "RunLabel",
     "RunsEnded",
     "SendEvent",
     "SetLimit",

@@ -16,8 +16,6 @@ from locktender.store.protocol.base import StoreBase
 
 MAX_MAIL = 1_000
 """Events in the mailbox of one run that no wait has taken yet."""
-TOPIC_KEPT_US = 7 * 86_400 * 1_000_000
-"""So long an event of a topic can be taken by a run that was submitted before it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,10 +63,11 @@ class Naming(StoreBase, Protocol):
 
     async def schedules(self, names: Sequence[str] | None = None) -> list[ScheduleRow]: ...
     async def schedules_due(self, limit: int) -> list[ScheduleRow]: ...
-    async def tick(self, term: int, moves: Sequence[TickMove]) -> None:
+    async def tick(self, term: int, moves: Sequence[TickMove], *, patient: bool = False) -> bool:
         """One commit of the leader: runs of ticks are submitted, and their schedules move on.
 
-        A schedule that has another version by now is left alone, so a repetition changes nothing.
+        A schedule that has another version by now is left alone, so a repetition changes nothing. False:
+        submitters were in the way and nothing was done. `patient`: wait for them a little.
         """
         ...
 

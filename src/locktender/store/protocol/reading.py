@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NewType, Protocol
+from typing import NamedTuple, NewType, Protocol
 
 from locktender.base.changes import CachedResult, KeptPlace, TaskRow
 from locktender.base.events import EventRow
@@ -104,6 +104,8 @@ class EventFilter:
 Cursor = NewType("Cursor", str)
 """Where a follower of the history stands. It means something to the store that gave it, and to no other code."""
 BEGINNING = Cursor("")
+LATEST = Cursor("latest")
+"""No event is read: the answer has the cursor behind all that is visible now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,14 @@ class Followed:
     """For each of `events` the cursor that goes on behind it."""
 
 
+class RunLabel(NamedTuple):
+    """What tells whose a run is, by its number."""
+
+    id: str
+    flow: str
+    tags: dict[str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class Counts:
     """Counters and the rows they must equal: what the audit compares.
@@ -147,6 +157,20 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenRuns:
+    """How many runs are not over, for metrics: cheap to read however many wait."""
+
+    queued: int
+    executing: int
+    held: int
+    waiting: int
+    active: int
+    """By the counter of the admission ceiling."""
+    oldest_at: int
+    """When the queued run that has waited longest was queued; 0: none is queued."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunsEnded:
     """Ends of runs that a waiting client was notified of. Only a hint: the rows decide."""
 
@@ -161,6 +185,10 @@ class Reading(StoreBase, Protocol):
     async def run(self, run_id: str) -> RunRow | None: ...
     async def run_states(self, runs: Sequence[int]) -> dict[int, str]:
         """The states of these runs (their `seq`), as far as they exist: for thousands at a time."""
+        ...
+
+    async def run_labels(self, runs: Sequence[int]) -> dict[int, RunLabel]:
+        """Ids, flows and tags of these runs (their `seq`), as far as they exist."""
         ...
 
     async def wait_for_ends(self, timeout_us: int) -> RunsEnded:
@@ -183,6 +211,10 @@ class Reading(StoreBase, Protocol):
         ...
 
     async def logs(self, where: LogFilter) -> list[LogRow]: ...
+    async def log_counts(self, run: int, task: int | None = None) -> dict[tuple[int, int], int]:
+        """(task, token) of each attempt of a run that has logged → how many lines, in all."""
+        ...
+
     async def queue(self, limit: int) -> list[QueueEntry]:
         """Queued runs in their global order (priority, then age)."""
         ...
@@ -213,6 +245,7 @@ class Reading(StoreBase, Protocol):
     async def limits(self) -> tuple[Limits, list[LimitRow]]: ...
     async def limit_history(self, limit: int) -> list[LimitChange]: ...
     async def counts(self) -> Counts: ...
+    async def open_runs(self) -> OpenRuns: ...
     async def stale_writes(self) -> int:
         """How many stale writes were refused since the store was opened (`locktender_stale_writes_total`)."""
         ...

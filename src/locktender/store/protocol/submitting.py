@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -62,9 +63,32 @@ class SetLimit:
 
     `rule` is then only the starting point where (kind, name) has no rule of its own yet.
     """
+    expected: int | None = None
+    """The `limit` in force that the sender has seen: where it is another one, `LimitChanged` is raised."""
+    version: str | None = None
+    """`LimitRow.version` before all changes of this call, or `*` for any rule; else `LimitChanged` is raised."""
+
+
+MAX_RULES_COUNTED = 50
+
+
+class Rejections:
+    """Runs that ceilings refused in this process since the store was opened, by the rule that sets the ceiling."""
+
+    def __init__(self) -> None:
+        self.by_rule: Counter[str] = Counter()
+
+    def count(self, answers: list[Submitted]) -> list[Submitted]:
+        for answer in answers:
+            if answer.outcome == "rejected":
+                known = answer.rule in self.by_rule or len(self.by_rule) < MAX_RULES_COUNTED
+                self.by_rule[answer.rule if known else "other"] += 1
+        return answers
 
 
 class Submitting(StoreBase, Protocol):
+    rejections: Rejections
+
     async def submit(self, submit: Submit) -> list[Submitted]: ...
     async def retry(self, run_ids: list[str], again: Sequence[int] = ()) -> list[Submitted]:
         """Queues ended runs again, under the same ceilings as a submission; finished tasks keep their outputs.

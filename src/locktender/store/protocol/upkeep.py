@@ -117,8 +117,7 @@ class RemoveUnused:
     """Remove empty lanes and what nothing refers to any more.
 
     That is the state of rates that are free again, orders to drain of workers that are gone, counters of tags
-    without active runs, and changes of limits before an instant, except the last one of each limit. Cached results
-    go when their time has passed, and the oldest beyond a bound.
+    without active runs, and changes of limits before an instant, except the last one of each limit.
     """
 
     term: int
@@ -127,9 +126,17 @@ class RemoveUnused:
     batch: int = 1_000
     before: int = 0
     """Changes of limits before this instant go; 0: all stay."""
-    max_cached: int = 100_000
-    max_cached_bytes: int = 1 << 30
-    """Of cached results."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundCache:
+    """Remove cached results whose time has passed, and the oldest beyond so many of them and so many bytes."""
+
+    term: int
+    most: int = 100_000
+    most_bytes: int = 1 << 30
+    batch: int = 1_000
+    """How many go at a time."""
 
 
 class Upkeep(StoreBase, Protocol):
@@ -167,4 +174,8 @@ class Upkeep(StoreBase, Protocol):
     async def discard(self, discard: Discard) -> Discarded: ...
     async def remove_unused(self, remove: RemoveUnused) -> int:
         """The lane to continue after; 0 when all are done. `StoreBusy` where submissions never pause."""
+        ...
+
+    async def bound_cache(self, bound: BoundCache) -> bool:
+        """Whether there may be more to remove."""
         ...

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from locktender.base.changes import TaskRow
 from locktender.store.protocol.base import StoreBase
 
 
@@ -32,6 +33,8 @@ class Wake:
     """At most so many, the earliest first."""
     mailed: Sequence[int] | None = ()
     """Runs that an event was sent to: those that can take it are woken before their time. None: all runs."""
+    patient: bool = False
+    """The leader was turned away several times: it waits a little for submitters."""
 
 
 class WokenRun(NamedTuple):
@@ -49,6 +52,8 @@ class Woken:
     """When the next waiting run is to be woken; None: there is none."""
     held: list[str] = field(default_factory=list[str])
     """Ids of runs whose time cannot be read."""
+    busy: bool = False
+    """Submitters were in the way and nothing was done: the leader goes on, and comes back."""
 
 
 class Waiting(StoreBase, Protocol):
@@ -62,4 +67,8 @@ class Waiting(StoreBase, Protocol):
 
     async def wake_times(self, runs: Sequence[int]) -> dict[int, int]:
         """When those of these runs (their `seq`) that wait are to be woken."""
+        ...
+
+    async def tasks_of(self, runs: Sequence[int]) -> list[TaskRow]:
+        """All tasks of these runs (their `seq`), by id: they were woken, or are tried again."""
         ...

@@ -75,7 +75,10 @@ class Working(StoreBase, Protocol):
         ...
 
     async def keep_logs(self, rows: list[LogRow]) -> None:
-        """Stores log lines of attempts. Not fenced: a stale attempt's lines belong to that attempt."""
+        """Stores what attempts have logged so far; a row with more lines takes the place of one with fewer.
+
+        Not fenced: a stale attempt's lines belong to that attempt. Each attempt occurs once in `rows`.
+        """
         ...
 
     async def wait_for_offers(self, worker: str, timeout_us: int) -> OfferNotice:

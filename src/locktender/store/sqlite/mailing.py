@@ -10,7 +10,7 @@ from locktender.base.events import NOBODY
 from locktender.base.model import Mail
 from locktender.store.history import CLIENT
 from locktender.store.mailing import judge_send, sent_event
-from locktender.store.protocol import TOPIC_KEPT_US, EventSent, EventWaiter, SendEvent
+from locktender.store.protocol import EventSent, EventWaiter, SendEvent
 from locktender.store.sqlite.session import SqliteSession, listed, record
 
 T = TypeVar("T")
@@ -45,7 +45,10 @@ class SqliteMailing:
     async def event_waits(
         self, run_id: str | None = None, limit: int = 10_000
     ) -> list[EventWaiter]:
-        rows = await self._look(lambda tx: tx.all("event_waits", run_id, limit))
+        if run_id is None:
+            rows = await self._look(lambda tx: tx.all("event_waits", limit))
+        else:
+            rows = await self._look(lambda tx: tx.all("event_waits_of", run_id, limit))
         return [EventWaiter(*row) for row in rows]
 
 
@@ -53,7 +56,7 @@ def _send(tx: SqliteSession, event: SendEvent) -> EventSent:
     now = tx.now()
     if event.run is None:
         run = NOBODY
-        tx.run("mail_forget", event.name, now - TOPIC_KEPT_US)
+        tx.run("mail_forget", event.name, now - tx.limits().topic_retention_us)
         repeated = tx.row("mail_sent", event.name, event.id)[0]
         answer = EventSent("repeated" if repeated else "sent")
     else:

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from locktender.base.announced import AnnouncedFlow
 from locktender.base.schedules import ScheduleChange, ScheduleRow, TickRow
-from locktender.store.decode import announced_flows, encode
-from locktender.store.protocol import SetSchedule, Submit, TickMove
+from locktender.store.decode import announced_flows, encode, run_labels
+from locktender.store.protocol import RunLabel, SetSchedule, Submit, TickMove
 from locktender.store.schedule_rows import (
     ALL_KEPT_CHANGES,
     KEPT_CHANGES,
@@ -36,6 +36,9 @@ class SqliteNaming:
     async def forget_flow(self, name: str) -> bool:
         return await self._write(lambda tx: bool(tx.run("flow_forget", name)))
 
+    async def run_labels(self, runs: Sequence[int]) -> dict[int, RunLabel]:
+        return run_labels(await self._look(lambda tx: tx.all("run_labels", listed(runs))))
+
     async def set_schedule(self, change: SetSchedule) -> ScheduleRow | None:
         return await self._write(lambda tx: _set(tx, change))
 
@@ -46,8 +49,15 @@ class SqliteNaming:
         rows = await self._look(lambda tx: tx.all("schedule_due", limit))
         return [schedule_row(row) for row in rows]
 
-    async def tick(self, term: int, moves: Sequence[TickMove]) -> None:
+    async def tick(
+        self,
+        term: int,
+        moves: Sequence[TickMove],
+        *,
+        patient: bool = False,  # noqa: ARG002 — whoever writes waits for the file
+    ) -> bool:
         await self._write(lambda tx: _tick(tx, term, moves))
+        return True
 
     async def put_off(self, term: int, schedules: Sequence[str], until: int) -> None:
         await self._write(lambda tx: _put_off(tx, term, schedules, until))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import astuple
 from heapq import nsmallest
+from typing import TypeVar
 
 from locktender.base.events import HISTORY, Change
+from locktender.base.model import LogFilter, LogRow
 from locktender.store.history import CLIENT
 from locktender.store.protocol import (
     AuditState,
+    BoundCache,
     Discard,
+    Discarded,
     EventReader,
     Prune,
     Pruned,
@@ -25,11 +30,14 @@ from locktender.store.pruning import (
     pruned_change,
     stored_names,
 )
+from locktender.store.sqlite import recovery
 from locktender.store.sqlite.blobs import Blobs
 from locktender.store.sqlite.session import SqliteSession, listed, record
 
+T = TypeVar("T")
 
-def prune(tx: SqliteSession, prune: Prune) -> Pruned:
+
+def _prune(tx: SqliteSession, prune: Prune) -> Pruned:
     found = tx.all(
         "prune_candidates", prune.after, prune.below, prune.before, prune.checked, prune.batch
     )
@@ -41,33 +49,33 @@ def prune(tx: SqliteSession, prune: Prune) -> Pruned:
     if not prune.dry_run:
         for name in PARTS:
             tx.run(f"prune_{name}", runs)
-        remark(tx, pruned_change(prune, chosen, tasks, events))
+        _remark(tx, pruned_change(prune, chosen, tasks, events))
     return Pruned(len(chosen.runs), tasks, events, chosen.after)
 
 
-def thin(tx: SqliteSession, thin: Thin) -> bool:
+def _thin(tx: SqliteSession, thin: Thin) -> bool:
     # Of two processes that found the same rows the first one removes them.
     if tx.row("thin_count", thin.run, listed(thin.seqs))[0] != len(thin.seqs):
         return False
     tx.run("thin_events", thin.run, listed(thin.seqs))
-    remark(tx, thin.remark)
+    _remark(tx, thin.remark)
     return True
 
 
-def remark(tx: SqliteSession, change: Change) -> int:
+def _remark(tx: SqliteSession, change: Change) -> int:
     return record(tx, tx.now(), CLIENT, [(HISTORY, [change])])
 
 
-def audit_state(tx: SqliteSession) -> AuditState | None:
+def _audit_state(tx: SqliteSession) -> AuditState | None:
     row = tx.one("audit_state")
     return None if row is None else AuditState(*row)
 
 
-def keep_audit_state(tx: SqliteSession, state: AuditState) -> None:
+def _keep_audit_state(tx: SqliteSession, state: AuditState) -> None:
     tx.run("audit_state_put", *astuple(state))
 
 
-def event_readers(tx: SqliteSession) -> list[EventReader]:
+def _event_readers(tx: SqliteSession) -> list[EventReader]:
     return [EventReader._make(row) for row in tx.all("event_readers")]
 
 
@@ -101,3 +109,66 @@ def discard_graphs(tx: SqliteSession, discard: Discard) -> int:
 
 def discard_blobs(blobs: Blobs, discard: Discard) -> int:
     return sum(blobs.remove(each, discard.put_before) for each in discard.blobs)
+
+
+class SqliteUpkeep:
+    """A part of `SqliteStore`."""
+
+    _blobs: Blobs
+
+    async def _write(self, verb: Callable[[SqliteSession], T]) -> T:
+        raise NotImplementedError
+
+    async def _look(self, verb: Callable[[SqliteSession], T]) -> T:
+        raise NotImplementedError
+
+    async def bound_cache(self, bound: BoundCache) -> bool:
+        return await self._write(lambda tx: recovery.bound_cache(tx, bound))
+
+    async def prune(self, prune: Prune) -> Pruned:
+        return await self._write(lambda tx: _prune(tx, prune))
+
+    async def thin(self, thin: Thin) -> bool:
+        return await self._write(lambda tx: _thin(tx, thin))
+
+    async def remark(self, change: Change) -> int:
+        return await self._write(lambda tx: _remark(tx, change))
+
+    async def audit_state(self) -> AuditState | None:
+        return await self._look(_audit_state)
+
+    async def event_readers(self) -> list[EventReader]:
+        return await self._look(_event_readers)
+
+    async def keep_event_reader(self, reader: EventReader) -> None:
+        await self._write(lambda tx: tx.run("event_reader_put", *reader))
+
+    async def forget_event_reader(self, name: str) -> bool:
+        return await self._write(lambda tx: tx.run("event_reader_remove", name) > 0)
+
+    async def keep_audit_state(self, state: AuditState) -> None:
+        await self._write(lambda tx: _keep_audit_state(tx, state))
+
+    async def keep_logs(self, rows: list[LogRow]) -> None:
+        await self._write(lambda tx: tx.each("log_add", rows))
+
+    async def logs(self, where: LogFilter) -> list[LogRow]:
+        given = where.run, where.task, *where.after, where.limit
+        return [LogRow(*row) for row in await self._look(lambda tx: tx.all("logs_list", *given))]
+
+    async def log_counts(self, run: int, task: int | None = None) -> dict[tuple[int, int], int]:
+        rows = await self._look(lambda tx: tx.all("log_counts", run, task))
+        return {(task, token): lines for task, token, lines in rows}
+
+    async def references(self, after: int, limit: int) -> References:
+        return await self._look(lambda tx: references(tx, after, limit))
+
+    async def stored_content(self, put_before: int, after: str, limit: int) -> StoredContent:
+        return await self._look(
+            lambda tx: stored_content(tx, self._blobs, put_before, after, limit)
+        )
+
+    async def discard(self, discard: Discard) -> Discarded:
+        graphs = await self._write(lambda tx: discard_graphs(tx, discard))
+        blobs = await self._look(lambda _: discard_blobs(self._blobs, discard))
+        return Discarded(graphs, blobs)

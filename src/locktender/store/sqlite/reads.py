@@ -8,13 +8,14 @@ from locktender.base.changes import Order, Reservation, TaskRow
 from locktender.base.errors import HistoryReplaced, NotFound
 from locktender.base.events import EventRow
 from locktender.base.limits import Limits
-from locktender.base.model import LimitChange, LimitRow, LogFilter, LogRow, RunRow, WorkerRow
+from locktender.base.model import LimitChange, LimitRow, RunRow, WorkerRow
 from locktender.kernel.lanes import HOLD
 from locktender.store import decode
 from locktender.store.admission import tally
 from locktender.store.history import news
 from locktender.store.limit_rows import compose
 from locktender.store.protocol import (
+    LATEST,
     Counts,
     Cursor,
     EndedTask,
@@ -24,6 +25,7 @@ from locktender.store.protocol import (
     Gather,
     Gathered,
     Heads,
+    OpenRuns,
     QueueEntry,
     QueueLine,
     QueueView,
@@ -82,6 +84,8 @@ def gather(tx: SqliteSession, gather: Gather, workers_seen: int) -> tuple[Gather
 
 
 def follow(tx: SqliteSession, follow: Follow) -> Followed:
+    if follow.after == LATEST:
+        return Followed(Cursor(str(tx.row("history_position")[0])), [], [])
     cursor, events = _follow(tx, follow.after, "", follow.run, follow.limit)
     return Followed(cursor, events, [Cursor(str(each.seq)) for each in events])
 
@@ -148,11 +152,6 @@ def runs(tx: SqliteSession, where: RunFilter) -> list[RunRow]:
 
 def tasks(tx: SqliteSession, run: int) -> list[TaskRow]:
     return [TaskRow._make(row) for row in tx.all("tasks_of_run", run)]
-
-
-def logs(tx: SqliteSession, where: LogFilter) -> list[LogRow]:
-    rows = tx.all("logs_list", where.run, where.task, *where.after, where.limit)
-    return [LogRow(*row) for row in rows]
 
 
 def events(tx: SqliteSession, where: EventFilter) -> list[EventRow]:
@@ -223,6 +222,10 @@ def graph(tx: SqliteSession, digest: str) -> bytes:
     if row is None:
         raise NotFound(f"no graph {digest!r} is stored.", field="graph", got=digest)
     return row[0]
+
+
+def open_runs(tx: SqliteSession) -> OpenRuns:
+    return OpenRuns(*tx.row("open_runs"))
 
 
 def counts(tx: SqliteSession) -> Counts:

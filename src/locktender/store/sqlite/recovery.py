@@ -13,10 +13,16 @@ from locktender.store import worker_changes
 from locktender.store.decode import decode_tags, known_worker, lease_end, life, read_keeps
 from locktender.store.history import by_run
 from locktender.store.lanes import lane_name
-from locktender.store.protocol import Expire, Lost, ReassignLanes, RemoveUnused, Withdraw
+from locktender.store.protocol import (
+    BoundCache,
+    Expire,
+    Lost,
+    ReassignLanes,
+    RemoveUnused,
+    Withdraw,
+)
 from locktender.store.sqlite.client_verbs import lanes_for
 from locktender.store.sqlite.leader_verbs import fence, move
-from locktender.store.sqlite.result_cache import bound_cache
 from locktender.store.sqlite.session import SqliteSession, listed, record
 
 _REMEMBER_US = 86_400 * SECOND
@@ -141,7 +147,16 @@ def remove_unused(tx: SqliteSession, remove: RemoveUnused) -> tuple[int, set[str
         unused = tx.all("counters_unused", remove.batch)
         tx.run("counter_remove", listed(name for (name,) in unused))
         tx.run("limit_history_remove", remove.before)
-        bound_cache(tx, remove)
         tx.run("outbox_prune", remove.before)
     owners = {row[0] for row in tx.all("worker_leases")} | {tx.row("leader")[1]}
     return rows[-1][0] if len(rows) == remove.batch else 0, owners
+
+
+def bound_cache(tx: SqliteSession, bound: BoundCache) -> bool:
+    fence(tx, bound.term)
+    expired = tx.run("cached_expire", tx.now(), bound.batch)
+    count, size = tx.row("cached_total")
+    gone = 0
+    if count > bound.most or size > bound.most_bytes:
+        gone = tx.run("cached_bound", bound.most, bound.most_bytes, bound.batch)
+    return bound.batch in (expired, gone)

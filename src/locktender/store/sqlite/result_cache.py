@@ -7,7 +7,6 @@ from typing import TypeVar
 
 from locktender.base.changes import CachedResult, Commit
 from locktender.store.decode import cached_results
-from locktender.store.protocol import RemoveUnused
 from locktender.store.sqlite.session import SqliteSession, listed
 
 T = TypeVar("T")
@@ -43,10 +42,3 @@ def write_cache(tx: SqliteSession, commit: Commit) -> None:
         tx.run("cached_clear", step, flow)
     if commit.cache_stored:
         tx.each("cached_add", commit.cache_stored)
-
-
-def bound_cache(tx: SqliteSession, remove: RemoveUnused) -> None:
-    tx.run("cached_expire", tx.now(), remove.batch)
-    count, size = tx.row("cached_total")
-    if count > remove.max_cached or size > remove.max_cached_bytes:
-        tx.run("cached_bound", remove.max_cached, remove.max_cached_bytes, remove.batch)

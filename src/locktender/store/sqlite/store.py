@@ -19,14 +19,12 @@ from typing import TypeVar
 from locktender.base.changes import Commit, Order, TaskRow
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.errors import StoreError
-from locktender.base.events import Change, EventRow
+from locktender.base.events import EventRow
 from locktender.base.limits import Limits
 from locktender.base.model import (
     HeldUp,
     LimitChange,
     LimitRow,
-    LogFilter,
-    LogRow,
     Request,
     RunRow,
     WorkerLife,
@@ -35,15 +33,11 @@ from locktender.base.model import (
 from locktender.store.forking import check_process
 from locktender.store.protocol import (
     Accept,
-    AuditState,
     ChangeNotice,
     Committed,
     Counts,
-    Discard,
-    Discarded,
     Elect,
     EventFilter,
-    EventReader,
     Expire,
     Finish,
     Follow,
@@ -56,14 +50,13 @@ from locktender.store.protocol import (
     Leadership,
     Lost,
     OfferNotice,
+    OpenRuns,
     Provision,
     ProvisionState,
-    Prune,
-    Pruned,
     QueueEntry,
     QueueView,
     ReassignLanes,
-    References,
+    Rejections,
     RemoveUnused,
     Renewed,
     RunFilter,
@@ -72,17 +65,14 @@ from locktender.store.protocol import (
     Snapshot,
     Started,
     Store,
-    StoredContent,
     Submit,
     Submitted,
-    Thin,
     Withdraw,
 )
 from locktender.store.sqlite import (
     client_verbs,
     faults,
     leader_verbs,
-    pruning,
     reads,
     recovery,
     worker_verbs,
@@ -93,6 +83,7 @@ from locktender.store.sqlite.mailing import SqliteMailing
 from locktender.store.sqlite.named_flows import SqliteNaming
 from locktender.store.sqlite.opening import OpenFile
 from locktender.store.sqlite.outbox import SqliteOutbox
+from locktender.store.sqlite.pruning import SqliteUpkeep
 from locktender.store.sqlite.result_cache import SqliteResultCache
 from locktender.store.sqlite.session import SqliteSession, resolved
 from locktender.store.sqlite.wake import SqliteWaiting
@@ -105,7 +96,7 @@ POLL_SECONDS = 0.05
 
 
 class SqliteStore(
-    SqliteResultCache, SqliteNaming, SqliteWaiting, SqliteMailing, SqliteOutbox, Store
+    SqliteUpkeep, SqliteResultCache, SqliteNaming, SqliteWaiting, SqliteMailing, SqliteOutbox, Store
 ):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
 
@@ -125,6 +116,7 @@ class SqliteStore(
         self._state: OpenFile | None = None
         self._blobs = Blobs(self.path, self._clock)
         self._stale = 0
+        self.rejections: Rejections = Rejections()
         self._workers_seen: tuple[str, int] = "", -1
         self._looked_at = 0
         self._waited_to: dict[str, int] = {}
@@ -193,7 +185,7 @@ class SqliteStore(
     # -- clients
 
     async def submit(self, submit: Submit) -> list[Submitted]:
-        return await self._write(lambda tx: client_verbs.submit(tx, submit))
+        return self.rejections.count(await self._write(lambda tx: client_verbs.submit(tx, submit)))
 
     async def retry(self, run_ids: list[str], again: Sequence[int] = ()) -> list[Submitted]:
         return await self._write(lambda tx: client_verbs.retry(tx, run_ids, again))
@@ -294,9 +286,6 @@ class SqliteStore(
         self._stale += len(stale)
         return stale
 
-    async def keep_logs(self, rows: list[LogRow]) -> None:
-        await self._write(lambda tx: tx.each("log_add", rows))
-
     # -- values
 
     async def put_blob(self, data: bytes) -> str:
@@ -331,9 +320,6 @@ class SqliteStore(
     async def held_up(self) -> HeldUp:
         return held_up(self.path)
 
-    async def logs(self, where: LogFilter) -> list[LogRow]:
-        return await self._look(lambda tx: reads.logs(tx, where))
-
     async def queue(self, limit: int) -> list[QueueEntry]:
         return await self._look(lambda tx: reads.queue(tx, limit))
 
@@ -356,6 +342,9 @@ class SqliteStore(
     async def counts(self) -> Counts:
         return await self._look(reads.counts)
 
+    async def open_runs(self) -> OpenRuns:
+        return await self._look(reads.open_runs)
+
     async def stale_writes(self) -> int:
         return self._stale
 
@@ -369,45 +358,6 @@ class SqliteStore(
 
     async def provisioned(self) -> ProvisionState:
         return await self._look(leader_verbs.provisioned)
-
-    # -- upkeep
-
-    async def prune(self, prune: Prune) -> Pruned:
-        return await self._write(lambda tx: pruning.prune(tx, prune))
-
-    async def thin(self, thin: Thin) -> bool:
-        return await self._write(lambda tx: pruning.thin(tx, thin))
-
-    async def remark(self, change: Change) -> int:
-        return await self._write(lambda tx: pruning.remark(tx, change))
-
-    async def audit_state(self) -> AuditState | None:
-        return await self._look(pruning.audit_state)
-
-    async def event_readers(self) -> list[EventReader]:
-        return await self._look(pruning.event_readers)
-
-    async def keep_event_reader(self, reader: EventReader) -> None:
-        await self._write(lambda tx: tx.run("event_reader_put", *reader))
-
-    async def forget_event_reader(self, name: str) -> bool:
-        return await self._write(lambda tx: tx.run("event_reader_remove", name) > 0)
-
-    async def keep_audit_state(self, state: AuditState) -> None:
-        await self._write(lambda tx: pruning.keep_audit_state(tx, state))
-
-    async def references(self, after: int, limit: int) -> References:
-        return await self._look(lambda tx: pruning.references(tx, after, limit))
-
-    async def stored_content(self, put_before: int, after: str, limit: int) -> StoredContent:
-        return await self._look(
-            lambda tx: pruning.stored_content(tx, self._blobs, put_before, after, limit)
-        )
-
-    async def discard(self, discard: Discard) -> Discarded:
-        graphs = await self._write(lambda tx: pruning.discard_graphs(tx, discard))
-        blobs = await self._look(lambda _: pruning.discard_blobs(self._blobs, discard))
-        return Discarded(graphs, blobs)
 
     # -- waking
 

@@ -11,7 +11,7 @@ from locktender.base.codec import blob_ref
 from locktender.base.errors import NotLeader
 from locktender.base.events import Change
 from locktender.base.ids import task_id
-from locktender.store.protocol import RemoveUnused, Store
+from locktender.store.protocol import BoundCache, Store
 from locktender.store.pruning import BLOB_GRACE_US, sweep
 from locktender.testing.conformance.world import SceneLeader, StoreScene, submitted
 
@@ -108,13 +108,17 @@ class TestCaching:
             await _keep(leader, await _made(store, f"k{n}", run.seq, b"12345"))
         world.clock.advance(SECOND)
         assert await _keys(store) == {"k0", "k1", "k2", "k3"}
-        await store.remove_unused(RemoveUnused(leader.term))
+        assert not await store.bound_cache(BoundCache(leader.term))
         assert await store.find_cached(["old"]) == []
         assert len(await store.find_cached(["k0", "k1", "k2", "k3"])) == 4
-        await store.remove_unused(RemoveUnused(leader.term, max_cached=3))
+        assert await store.bound_cache(BoundCache(leader.term, most=3, batch=1))
+        assert not await store.bound_cache(BoundCache(leader.term, most=3))
         assert await _keys(store) == {"k1", "k2", "k3"}
-        await store.remove_unused(RemoveUnused(leader.term, max_cached_bytes=11))
+        assert not await store.bound_cache(BoundCache(leader.term, most_bytes=11))
         assert await _keys(store) == {"k2", "k3"}
+        await SceneLeader.stand(store, leader.owner)
+        with pytest.raises(NotLeader):
+            await store.bound_cache(BoundCache(leader.term, most=1))
 
     async def test_a_blob_stays_as_long_as_its_result_is_kept(self, world: StoreScene) -> None:
         store = await world.open()

@@ -8,7 +8,7 @@ import asyncio
 import msgspec
 import pytest
 
-from locktender.base.errors import InvalidInput
+from locktender.base.errors import InvalidInput, LimitChanged
 from locktender.base.limits import Fair, Limits, PoolRule, Rate, TagRule
 from locktender.base.model import LimitRow
 from locktender.store.protocol import SetLimit, Store
@@ -37,6 +37,31 @@ class TestLimiting:
     async def test_without_rules_the_defaults_hold(self, world: StoreScene) -> None:
         store = await world.open()
         assert await store.limits() == (Limits(), [])
+
+    async def test_a_change_of_an_older_version_is_refused(self, world: StoreScene) -> None:
+        store = await world.open()
+
+        async def version() -> str:
+            return {(row.kind, row.name): row for row in (await store.limits())[1]}[
+                "pool", "db"
+            ].version
+
+        with pytest.raises(LimitChanged):
+            await set_rule(store, "pool", "db", PoolRule(1), expected="*")
+        await set_rule(store, "pool", "db", PoolRule(1))
+        first = await version()
+        await set_rule(store, "pool", "db", PoolRule(2), expected=first)
+        with pytest.raises(LimitChanged, match="pool db was changed"):
+            await set_rule(store, "pool", "db", PoolRule(3), expected=first)
+        assert (await store.limits())[0].pools == {"db": PoolRule(2)}
+        races = [
+            set_rule(store, "pool", "db", PoolRule(n), expected=await version()) for n in (5, 6, 7)
+        ]
+        done = await asyncio.gather(*races, return_exceptions=True)
+        assert sorted(type(each).__name__ for each in done) == [
+            "NoneType", "LimitChanged", "LimitChanged",
+        ]  # fmt: skip
+        await set_rule(store, "pool", "db", PoolRule(9), expected="*")
 
     async def test_rules_of_every_kind(self, world: StoreScene) -> None:
         store = await world.open()

@@ -12,14 +12,19 @@ from locktender.base.ids import task_id
 from locktender.base.model import Mail
 from locktender.store.protocol import (
     MAX_MAIL,
-    TOPIC_KEPT_US,
     EventSent,
     SendEvent,
     Store,
     Wake,
     Woken,
 )
-from locktender.testing.conformance.world import SceneLeader, StoreScene, history, submitted
+from locktender.testing.conformance.world import (
+    SceneLeader,
+    StoreScene,
+    history,
+    set_rule,
+    submitted,
+)
 
 HOUR = 3_600 * SECOND
 
@@ -166,8 +171,12 @@ class TestMailing:
         await leader.start(late.seq)
         await _open(leader, late.seq, "paid")
         assert await store.mail_ready([late.seq]) == []
-        world.clock.advance(TOPIC_KEPT_US)
+        await set_rule(store, "engine", "topic_retention_us", {"value": 60 * SECOND})
+        world.clock.advance(59 * SECOND)
         await _send(store, None, "paid", "c", b"3")
+        assert [each.payload for each in await store.mail_ready([first])] == [b"2"]
+        world.clock.advance(2 * SECOND)
+        await _send(store, None, "paid", "d", b"4")
         assert [each.payload for each in await store.mail_ready([first])] == [b"3"]
 
     async def test_an_event_wakes_a_run_that_waits_for_it(self, world: StoreScene) -> None:

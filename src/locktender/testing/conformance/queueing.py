@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from locktender.base.changes import Bucket, Order, RunEnd
+from locktender.base.clock import SECOND
 from locktender.base.errors import NotLeader
 from locktender.base.limits import Fair, PoolRule, TagRule
 from locktender.store.protocol import (
@@ -13,6 +14,7 @@ from locktender.store.protocol import (
     EventFilter,
     Heads,
     HoldRuns,
+    OpenRuns,
     QueueLine,
     ReassignLanes,
     RemoveUnused,
@@ -23,6 +25,7 @@ from locktender.testing.conformance.world import (
     StoreScene,
     join,
     new_run,
+    set_ceiling,
     set_rule,
     set_tag,
     submit,
@@ -41,6 +44,24 @@ async def _line(store: Store, run: int, most: int) -> QueueLine:
 
 
 class TestQueueing:
+    async def test_open_runs_are_counted_by_state(self, world: StoreScene) -> None:
+        store = await world.open()
+        nothing = await store.open_runs()
+        assert nothing == OpenRuns(0, 0, 0, 0, 0, 0)
+        await set_ceiling(store, 4)
+        leader = await SceneLeader.stand(store)
+        started, held = await submitted(store), await submitted(store)
+        await leader.start(started.seq)
+        await store.hold_runs(HoldRuns(leader.term, 9, leader.actor, {held.seq: "broken"}))
+        world.clock.advance(SECOND)
+        oldest_at = world.clock.now()
+        await submitted(store, priority=-5)
+        world.clock.advance(SECOND)
+        await submitted(store, priority=7)
+        assert (await submitted(store)).outcome == "rejected"
+        assert await store.open_runs() == OpenRuns(2, 1, 1, 0, 4, oldest_at)
+        assert store.rejections.by_rule == {"max_active": 1}
+
     async def test_priority_then_age(self, world: StoreScene) -> None:
         store = await world.open()
         ids: list[str] = []

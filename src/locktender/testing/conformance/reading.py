@@ -10,7 +10,16 @@ import pytest
 from locktender.base.changes import End
 from locktender.base.errors import NotFound
 from locktender.base.model import Request
-from locktender.store.protocol import BEGINNING, Accept, EventFilter, Finish, Gather, RunFilter
+from locktender.store.protocol import (
+    BEGINNING,
+    LATEST,
+    Accept,
+    EventFilter,
+    Finish,
+    Follow,
+    Gather,
+    RunFilter,
+)
 from locktender.testing.conformance.world import (
     SceneLeader,
     StoreScene,
@@ -61,6 +70,26 @@ class TestLooking:
         asked = [a.seq, b.seq, b.seq + 1_000, *range(10_000, 12_000)]
         assert await store.run_states(asked) == {a.seq: "failed", b.seq: "queued"}
         assert await store.run_states([]) == {}
+
+    async def test_ids_flows_and_tags_by_number(self, world: StoreScene) -> None:
+        store = await world.open()
+        a, b = await submit(store, new_run(tags={"team": "a"}), new_run(flow="other"))
+        found = await store.run_labels([a.seq, b.seq, b.seq + 1_000])
+        assert {seq: tuple(label) for seq, label in found.items()} == {
+            a.seq: (a.id, found[a.seq].flow, {"team": "a"}),
+            b.seq: (b.id, "other", {}),
+        }
+        assert await store.run_labels([]) == {}
+
+    async def test_following_from_now_on(self, world: StoreScene) -> None:
+        store = await world.open()
+        [before] = await submit(store, new_run())
+        place = await store.follow(Follow(LATEST))
+        assert place.events == []
+        assert (await store.follow(Follow(place.cursor))).events == []
+        [after] = await submit(store, new_run())
+        found = await store.follow(Follow(place.cursor))
+        assert [row.run for row in found.events] == [after.seq] != [before.seq]
 
     async def test_holds_of_slots_are_left_out_unless_they_are_asked_for(
         self, world: StoreScene

@@ -50,6 +50,14 @@ class TestWorking:
         assert await store.logs(LogFilter(run, task=rows[1].task)) == [rows[1]]
         assert await store.logs(LogFilter(run + 2)) == []
 
+        more = rows[1]._replace(body=b"more", lines=3)
+        await store.keep_logs([more, rows[2]._replace(lines=1)])
+        await store.keep_logs([more._replace(body=b"late", lines=2)])
+        assert await store.logs(LogFilter(run, task=rows[1].task)) == [more]
+        keys = [(row.task, row.token) for row in expected]
+        assert await store.log_counts(run) == dict(zip(keys, (0, 0, 3, 1), strict=True))
+        assert await store.log_counts(run, rows[1].task) == {keys[2]: 3}
+
     async def test_a_beat_carries_progress_and_is_no_news(self, world: StoreScene) -> None:
         store = await world.open()
         await join(store)

@@ -7,7 +7,8 @@ simpler and wrong: with one there, `logging.basicConfig()` in a user's script
 does nothing, warnings of an unconfigured program are no longer printed, and
 loggers that do not propagate are missed. So `Logger.callHandlers` is wrapped:
 levels, filters and the user's own handlers are all as they were.
-A body that logs nothing costs nothing; nothing is stored before the attempt ends.
+A body that logs nothing costs nothing. The worker stores the lines of running attempts once a second, if
+there are new ones, and all of them before the end.
 
 Every printed line has its time, its level and, inside a body, its step and task. Where the user's
 files set logging up themselves, only our own lines are printed. A program that embeds an engine
@@ -98,9 +99,21 @@ class CapturedLines:
             dropped, self._dropped = self._dropped, 0
         return AttemptLog(dropped, list(taken))
 
-    def body(self) -> bytes:
-        """As it is stored, at the end of the attempt."""
-        return encode_log(self.take(last=True))
+    @property
+    def count(self) -> int:
+        """How many lines there were, also those that were dropped."""
+        return self._dropped + len(self._lines)
+
+    def peek(self) -> tuple[bytes, int]:
+        """As it is stored while the attempt runs, and how many lines there were."""
+        with _all.lock:
+            log, count = AttemptLog(self._dropped, list(self._lines)), self.count
+        return encode_log(log), count
+
+    def body(self) -> tuple[bytes, int]:
+        """As it is stored at the end of the attempt, and how many lines there were."""
+        log = self.take(last=True)
+        return encode_log(log), log.dropped + len(log.lines)
 
     def _count(self, size: int) -> None:
         self._bytes += size

@@ -140,6 +140,8 @@ class Outcome(NamedTuple):
     """What it was asked to stop for, if it was."""
     log: bytes | None = None
     """What its body logged, ready to be stored."""
+    log_lines: int = 0
+    """How many lines it logged, also those that were dropped."""
 
 
 class Stopping(NamedTuple):

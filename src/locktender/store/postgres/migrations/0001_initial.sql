@@ -304,6 +304,7 @@ CREATE TABLE locktender.event_wait (
 
 CREATE INDEX event_wait_run ON locktender.event_wait (run);
 CREATE INDEX event_wait_name ON locktender.event_wait (name, run);
+CREATE INDEX event_wait_until ON locktender.event_wait (until, task);
 
 -- By which tokens of waits are signed; one row, made when the first is asked for.
 CREATE TABLE locktender.event_key (
@@ -484,12 +485,14 @@ CREATE FUNCTION locktender.history_place() RETURNS text LANGUAGE sql STABLE AS $
     )
 $$;
 
--- What bodies logged: one row per attempt that logged anything, written by its worker before its end.
+-- What bodies logged: one row per attempt that logged anything, written by its worker while it runs and before
+-- its end. `lines`: how many it has logged in all, also those that were dropped.
 CREATE TABLE locktender.log (
     task bigint NOT NULL,
     token bigint NOT NULL,
     attempt bigint NOT NULL,
     body bytea NOT NULL,
+    lines bigint NOT NULL,
     PRIMARY KEY (task, token)
 );
 

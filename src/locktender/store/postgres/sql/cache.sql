@@ -25,6 +25,7 @@ WHERE (v.step IS NULL OR c.step = v.step) AND (v.flow IS NULL OR c.flow = v.flow
 DELETE FROM locktender.cached_result WHERE key IN (
     SELECT key FROM locktender.cached_result WHERE expires_at <= $1::bigint LIMIT $2::bigint
 )
+RETURNING key
 
 -- name: cached_bound
 -- Forget the oldest results beyond so many of them and so many bytes, so many at a time.
@@ -35,6 +36,7 @@ DELETE FROM locktender.cached_result WHERE key IN (
         WINDOW newer AS (ORDER BY made_at DESC, key ROWS UNBOUNDED PRECEDING)
     ) c WHERE n > $1::bigint OR bytes > $2::bigint ORDER BY made_at LIMIT $3::bigint
 )
+RETURNING key
 
 -- name: cached_total
 -- How many results are kept, and their bytes.

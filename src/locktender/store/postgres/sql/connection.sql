@@ -19,6 +19,16 @@ BEGIN; SET LOCAL idle_in_transaction_session_timeout = 2000; SET LOCAL lock_time
 BEGIN; SET LOCAL idle_in_transaction_session_timeout = 2000; SET LOCAL lock_timeout = 10000;
 SELECT pg_advisory_xact_lock({lock})
 
+-- name: begin_alone_at_once
+-- The same for the leader, which must not stand in line with submitters: if the lock is taken, it comes back.
+BEGIN; SET LOCAL idle_in_transaction_session_timeout = 2000; SET LOCAL lock_timeout = 1;
+SELECT pg_advisory_xact_lock({lock}); SET LOCAL lock_timeout = 10000
+
+-- name: begin_alone_soon
+-- The same for a leader that came back several times: in line, but not for long.
+BEGIN; SET LOCAL idle_in_transaction_session_timeout = 2000; SET LOCAL lock_timeout = 250;
+SELECT pg_advisory_xact_lock({lock}); SET LOCAL lock_timeout = 10000
+
 -- name: commit_alone
 -- Make it durable. Whoever looked before and submits without the lock finds that the number of admissions
 -- has risen, and writes nothing; where nothing was written here, it has not.
@@ -387,7 +397,8 @@ SELECT body FROM locktender.blob WHERE digest = $1
 
 -- name: submit_claim
 -- Takes the next numbers of runs, if nobody was admitted since these values were read and nobody is alone
--- now. Two rows or nothing: each is read again, as it is then, if somebody changed it meanwhile.
+-- now. Two rows or nothing: each is read again, as it is then, if somebody changed it meanwhile. Where only the
+-- first was as it had been read, numbers are given to no run: they rise, and nothing asks that they have no gaps.
 UPDATE locktender.meta SET value = CASE name WHEN 'last_run' THEN $3::bigint ELSE value END
 WHERE ((name = 'last_run' AND value = $1::bigint) OR (name = 'admissions' AND value = $2::bigint))
     AND pg_try_advisory_xact_lock($4::int, $5::int)
@@ -559,7 +570,8 @@ WHERE l.name = 'last_run' AND l.value BETWEEN 0 AND $8::bigint AND a.name = 'adm
     )
 
 -- name: quick_claim
--- As `submit_claim`: two rows, or nothing is written.
+-- As `submit_claim`: two rows, or nothing is written. Where only the first was as it had been read, its number
+-- is given to no run: numbers rise, and nothing asks that they have no gaps.
 UPDATE locktender.meta m SET value = CASE m.name WHEN 'last_run' THEN m.value + $1::bigint ELSE m.value END
 FROM marks
 WHERE ((m.name = 'last_run' AND m.value = marks.last) OR (m.name = 'admissions' AND m.value = marks.admissions))

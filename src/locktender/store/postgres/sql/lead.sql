@@ -9,10 +9,11 @@ FROM locktender.leader WHERE one
 SELECT coalesce(max(term), 0) FROM locktender.event WHERE term BETWEEN 0 AND $1::bigint
 
 -- name: leader_take
--- A new term.
+-- A new term. On another history the limits get a version that no process can remember of a lost part of it: no
+-- store has seen as many changes as its clock shows microseconds.
 UPDATE locktender.leader SET
     term = $1, owner = $2, expires_at = $3, cycle = -1, seq = 0, history = locktender.history_place(),
-    limits_version = limits_version % 4611686018427387904 + $5,
+    limits_version = CASE WHEN $5 THEN greatest(limits_version % 4611686018427387904 + 1, $3) ELSE limits_version END,
     backend = CASE WHEN $4 THEN 0 ELSE pg_backend_pid() END,
     backend_since = (SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid())
 

@@ -96,11 +96,19 @@ INSERT INTO locktender.mail_taken (run, n, task)
 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) WHERE EXISTS (SELECT 1 FROM fence)
 
 -- name: event_waits
--- Who waits for an event, the first that times out first.
+-- Tasks that wait for an event, those that time out first before others.
 SELECT w.task, w.run, w.name, w.match::text, w.since, w.until, r.id, r.flow
-FROM locktender.event_wait w JOIN locktender.run r ON r.seq = w.run
-WHERE ($1::text IS NULL OR r.id = $1) AND r.state NOT IN ('cancelled', 'failed', 'succeeded', 'timed_out')
-ORDER BY w.until, w.task LIMIT $2::bigint
+FROM locktender.event_wait w CROSS JOIN LATERAL (
+    SELECT r.id, r.flow FROM locktender.run r WHERE r.seq = w.run AND r.state NOT IN ('cancelled', 'failed', 'succeeded', 'timed_out') LIMIT 1
+) r
+ORDER BY w.until, w.task LIMIT $1::bigint
+
+-- name: event_waits_of
+-- The same of one run.
+SELECT w.task, w.run, w.name, w.match::text, w.since, w.until, r.id, r.flow
+FROM (SELECT seq, id, flow FROM locktender.run WHERE id = $1 AND (state NOT IN ('cancelled', 'failed', 'succeeded', 'timed_out')) IS TRUE LIMIT 1) r
+CROSS JOIN LATERAL (SELECT * FROM locktender.event_wait w WHERE w.run = r.seq ORDER BY w.task LIMIT $2::bigint) w
+ORDER BY w.until, w.task
 
 -- name: event_key
 -- By which tokens are signed.

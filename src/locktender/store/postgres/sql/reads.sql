@@ -105,6 +105,10 @@ FROM locktender.run WHERE id = $1
 -- The states of these runs, as far as they exist.
 SELECT seq, state FROM locktender.run WHERE seq = ANY($1::bigint[])
 
+-- name: run_labels
+-- Ids, flows and tags of these runs, as far as they exist.
+SELECT seq, id, flow, tags FROM locktender.run WHERE seq = ANY($1::bigint[])
+
 -- name: runs_queued_by_seq
 -- Of these runs, those that are queued.
 SELECT
@@ -192,10 +196,15 @@ FROM unnest($1::bigint[]) v (id) JOIN locktender.task t ON t.id = v.id
 
 -- name: logs_list
 -- What attempts of a run logged, by task and token.
-SELECT task, token, attempt, body FROM locktender.log
+SELECT task, token, attempt, body, lines FROM locktender.log
 WHERE task >= $1::bigint << 20 AND task < ($1::bigint + 1) << 20 AND ($2::bigint IS NULL OR task = $2)
     AND (task, token) > ($3::bigint, $4::bigint)
 ORDER BY task, token LIMIT $5::bigint
+
+-- name: log_counts
+-- How many lines each attempt of a run has logged.
+SELECT task, token, lines FROM locktender.log
+WHERE task >= $1::bigint << 20 AND task < ($1::bigint + 1) << 20 AND ($2::bigint IS NULL OR task = $2)
 
 -- name: workers_list
 -- All workers.
@@ -434,6 +443,29 @@ SELECT
     (SELECT count(*) FROM locktender.queue),
     (SELECT count(*) FROM locktender.run WHERE state IN ('running', 'cancelling')),
     (SELECT count(*) FROM locktender.run WHERE state = 'waiting')
+
+-- name: open_runs
+-- Runs that are queued, that execute, are held, and wait; those that count under the admission ceiling; and when
+-- the run was queued that has waited longest, found by the first of each priority.
+WITH RECURSIVE priorities (rank1, n) AS (
+    SELECT min(q.rank1), 1 FROM locktender.queue q
+    UNION ALL
+    SELECT (SELECT min(q.rank1) FROM locktender.queue q WHERE q.rank1 > p.rank1), p.n + 1
+    FROM priorities p WHERE p.rank1 IS NOT NULL AND p.n < 100
+), heads (run) AS (
+    SELECT (SELECT q.run FROM locktender.queue q WHERE q.rank1 = p.rank1 ORDER BY q.rank2, q.run LIMIT 1)
+    FROM priorities p WHERE p.rank1 IS NOT NULL
+)
+SELECT
+    (SELECT count(*) FROM locktender.queue),
+    (SELECT count(*) FROM locktender.run WHERE state IN ('running', 'cancelling')),
+    (SELECT count(*) FROM locktender.run WHERE state = 'held'),
+    (SELECT count(*) FROM locktender.waiting),
+    (
+        SELECT c.admitted - coalesce(d.closed, 0)
+        FROM locktender.counter c LEFT JOIN locktender.closed d ON d.name = c.name WHERE c.name = ''
+    ),
+    coalesce((SELECT min(r.queued_at) FROM locktender.run r WHERE r.seq IN (SELECT run FROM heads)), 0)
 
 -- name: slots_held
 -- What tasks in flight hold, and how many of them hold the same.

@@ -120,10 +120,11 @@ WHERE t.id = o.id AND o.token = o.asked
 RETURNING t.id, CASE WHEN o.state = 'running' THEN o.change ELSE o.declined END AS change
 
 -- name: log_add
--- What attempts logged; a repetition changes nothing.
-INSERT INTO locktender.log (task, token, attempt, body)
-SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[])
-ON CONFLICT (task, token) DO NOTHING
+-- What attempts logged so far; a repetition, and what comes late, changes nothing.
+INSERT INTO locktender.log (task, token, attempt, body, lines)
+SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[])
+ON CONFLICT (task, token) DO UPDATE SET body = excluded.body, lines = excluded.lines
+WHERE excluded.lines > log.lines
 
 -- name: orders_of
 -- What a worker is to do.

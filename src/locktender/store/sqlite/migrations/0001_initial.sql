@@ -236,6 +236,7 @@ CREATE TABLE event_wait (
 
 CREATE INDEX event_wait_run ON event_wait (run);
 CREATE INDEX event_wait_name ON event_wait (name, run);
+CREATE INDEX event_wait_until ON event_wait (until, task);
 
 -- By which tokens of waits are signed; one row, made when the first is asked for.
 CREATE TABLE event_key (
@@ -385,12 +386,14 @@ CREATE TABLE event_reader (
     at INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- What bodies logged: one row per attempt that logged anything, written by its worker before its end.
+-- What bodies logged: one row per attempt that logged anything, written by its worker while it runs and before
+-- its end. `lines`: how many it has logged in all, also those that were dropped.
 CREATE TABLE log (
     task INTEGER NOT NULL,
     token INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
     body BLOB NOT NULL,
+    lines INTEGER NOT NULL,
     PRIMARY KEY (task, token)
 );
 

@@ -98,11 +98,16 @@ DELETE FROM event_wait WHERE task IN (SELECT value FROM json_each(?))
 INSERT INTO mail_taken (run, n, task) VALUES /*rows*/ (?, ?, ?)
 
 -- name: event_waits
--- Who waits for an event, the first that times out first.
+-- Tasks that wait for an event, those that time out first before others.
 SELECT w.task, w.run, w.name, w.match, w.since, w.until, r.id, r.flow
-FROM event_wait w JOIN run r ON r.seq = w.run
-WHERE (?1 IS NULL OR r.id = ?1) AND r.state NOT IN ('cancelled', 'failed', 'succeeded', 'timed_out')
-ORDER BY w.until, w.task LIMIT ?2
+FROM event_wait w CROSS JOIN run r ON r.seq = w.run WHERE r.state NOT IN ('cancelled', 'failed', 'succeeded', 'timed_out')
+ORDER BY w.until, w.task LIMIT ?
+
+-- name: event_waits_of
+-- The same of one run.
+SELECT w.task, w.run, w.name, w.match, w.since, w.until, r.id, r.flow
+FROM run r CROSS JOIN event_wait w ON w.run = r.seq WHERE r.id = ? AND r.state NOT IN ('cancelled', 'failed', 'succeeded', 'timed_out')
+ORDER BY w.until, w.task LIMIT ?
 
 -- name: event_key
 -- By which tokens are signed.

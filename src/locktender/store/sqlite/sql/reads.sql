@@ -99,6 +99,10 @@ FROM run WHERE id = ?
 -- The states of these runs, as far as they exist.
 SELECT seq, state FROM run WHERE seq IN (SELECT value FROM json_each(?))
 
+-- name: run_labels
+-- Ids, flows and tags of these runs, as far as they exist.
+SELECT seq, id, flow, tags FROM run WHERE seq IN (SELECT value FROM json_each(?))
+
 -- name: runs_queued_by_seq
 -- Of these runs, those that are queued.
 SELECT
@@ -197,10 +201,15 @@ FROM json_each(?) v CROSS JOIN task t ON t.id = v.value
 
 -- name: logs_list
 -- What attempts of a run logged, by task and token.
-SELECT task, token, attempt, body FROM log
+SELECT task, token, attempt, body, lines FROM log
 WHERE task >= ?1 << 20 AND task < (?1 + 1) << 20 AND (?2 IS NULL OR task = ?2)
     AND (task, token) > (?3, ?4)
 ORDER BY task, token LIMIT ?5
+
+-- name: log_counts
+-- How many lines each attempt of a run has logged.
+SELECT task, token, lines FROM log
+WHERE task >= ?1 << 20 AND task < (?1 + 1) << 20 AND (?2 IS NULL OR task = ?2)
 
 -- name: workers_list
 -- All workers.
@@ -403,6 +412,26 @@ SELECT
     (SELECT count(*) FROM queue),
     (SELECT count(*) FROM run WHERE state IN ('running', 'cancelling')),
     (SELECT count(*) FROM run WHERE state = 'waiting')
+
+-- name: open_runs
+-- Runs that are queued, that execute, are held, and wait; those that count under the admission ceiling; and when
+-- the run was queued that has waited longest, found by the first of each priority.
+WITH RECURSIVE priorities (rank1, n) AS (
+    SELECT min(q.rank1), 1 FROM queue q
+    UNION ALL
+    SELECT (SELECT min(q.rank1) FROM queue q WHERE q.rank1 > p.rank1), p.n + 1
+    FROM priorities p WHERE p.rank1 IS NOT NULL AND p.n < 100
+), heads (run) AS (
+    SELECT (SELECT q.run FROM queue q WHERE q.rank1 = p.rank1 ORDER BY q.rank2, q.run LIMIT 1)
+    FROM priorities p WHERE p.rank1 IS NOT NULL
+)
+SELECT
+    (SELECT count(*) FROM queue),
+    (SELECT count(*) FROM run WHERE state IN ('running', 'cancelling')),
+    (SELECT count(*) FROM run WHERE state = 'held'),
+    (SELECT count(*) FROM waiting),
+    (SELECT admitted - closed FROM counter WHERE name = ''),
+    coalesce((SELECT min(r.queued_at) FROM run r WHERE r.seq IN (SELECT run FROM heads)), 0)
 
 -- name: slots_held
 -- What tasks in flight hold, and how many of them hold the same.

@@ -99,8 +99,10 @@ UPDATE task SET state = v.state, output = v.output, error = v.error, held = NULL
 FROM v WHERE task.id = v.id
 
 -- name: log_add
--- What attempts logged; a repetition changes nothing.
-INSERT OR IGNORE INTO log (task, token, attempt, body) VALUES /*rows*/ (?, ?, ?, ?)
+-- What attempts logged so far; a repetition, and what comes late, changes nothing.
+INSERT INTO log (task, token, attempt, body, lines) VALUES /*rows*/ (?, ?, ?, ?, ?)
+ON CONFLICT (task, token) DO UPDATE SET body = excluded.body, lines = excluded.lines
+WHERE excluded.lines > log.lines
 
 -- name: orders_of
 -- What a worker is to do.

@@ -1,0 +1,80 @@
+"""`blame` and `limits cost`: what the time of a run went into, and what each limit cost in waiting."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from locktender.cli.context import Context, command
+
+if TYPE_CHECKING:
+    from locktender.observe.blame import Blame
+    from locktender.observe.holders import LimitCost
+
+PANEL = "Beside a live engine, or without one"
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "blame", panel=PANEL)(blame)
+
+
+def blame(
+    shell: Context,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or its start.")],
+) -> None:
+    """What the time of a run went into: own work, each gate, hand-off. They add up to its wall time.
+
+    locktender blame 01k5
+
+    locktender blame 01k5 --json
+    """
+    with shell.connect() as client:
+        answer = client.runs.find(run).blame()
+    if shell.json:
+        shell.data(answer)
+        return
+    _show(shell, answer)
+
+
+def _show(shell: Context, answer: Blame) -> None:
+    first, *rest = answer.text().splitlines()
+    shell.out.print(Text(first, style="bold"), soft_wrap=True)
+    for line in rest:
+        style = "bold" if line.startswith(("  sum", "Critical")) else ""
+        shell.out.print(Text(line, style=style), soft_wrap=True)
+
+
+def cost(
+    shell: Context,
+    last: Annotated[
+        str, typer.Option("--last", metavar="TIME", help="How far back: 1h, 24h, 7d.")
+    ] = "24h",
+) -> None:
+    """What each limit cost in waiting: how long tasks and runs waited there, and for whom.
+
+    locktender limits cost --last 24h
+    """
+    with shell.connect() as client:
+        costs = client.limits.cost(last)
+    if shell.json:
+        shell.data(costs)
+        return
+    if not costs:
+        shell.say(f"[dim]Nothing has waited within {last}.[/]")
+        return
+    from locktender.cli.tables import table
+
+    shell.out.print(table("gate…", "waited", "waits", "each", "held by…", rows=map(_row, costs)))
+
+
+def _row(each: LimitCost) -> list[str]:
+    from rich.markup import escape
+
+    from locktender.base.durations import spoken
+    from locktender.observe.blame import to_text
+
+    to = to_text(each.to).removeprefix("to ")
+    average = spoken(each.us // max(1, each.waits))
+    return [escape(each.gate), spoken(each.us), f"{each.waits:,}", average, escape(to)]

@@ -1,0 +1,114 @@
+"""What waiting costs, and who holds the gates that others wait at.
+
+Who holds a gate is written when lanes come to wait there and when holders change while they wait, at most ten
+times a second for each gate. What waits lasted is added up per gate and written once a second. Both are events of
+no run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import nlargest
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.events import Change
+from locktender.kernel.gates.protocol import Gate, Lane, SlotGate
+from locktender.kernel.gates.worker import WorkerGate
+
+if TYPE_CHECKING:
+    from locktender.kernel.ledger import Ledger
+
+SAMPLE_US: Final = 100 * MILLISECOND
+MAX_HOLDERS: Final = 8
+"""Runs that are named, those with most slots; the others are not."""
+MAX_LOOKED_AT: Final = 1_000
+MAX_GATES: Final = 10_000
+
+
+class WaitBook:
+    def __init__(self) -> None:
+        self.joined: dict[Lane[Any], None] = {}
+        """Blocked lanes that were found blocked again, or that somebody joined, in this cycle."""
+        self.touched: dict[Gate, None] = {}
+        """Gates with waiters whose holders have changed."""
+        self._costs: dict[str, list[int]] = {}
+        self._written_at = 0
+        self._sampled: dict[str, int] = {}
+        """Gate → when its holders were written last."""
+        self._late: dict[str, Gate | None] = {}
+        """Gates whose holders are to be written, and were a moment ago."""
+        self.due: int | None = None
+        """When the first of them is written."""
+
+    def add(self, waits: dict[str, int]) -> None:
+        """A wait is over."""
+        for gate, us in waits.items():
+            cost = self._costs.get(gate)
+            if cost is None:
+                self._costs[gate] = [us, 1]
+            else:
+                cost[0] += us
+                cost[1] += 1
+
+    def changes(self, ledger: Ledger, now: int) -> Iterator[Change]:
+        """What is to be written with the commit of this cycle."""
+        gates = {lane.clock.gate: lane.parked_at for lane in self.joined}
+        gates |= {gate.label(): gate for gate in self.touched}
+        self.joined.clear()
+        self.touched.clear()
+        if self._late:
+            gates = self._late | gates
+            self._late = {}
+        due: int | None = None
+        for name, gate in gates.items():
+            if not name or gate is None or not gate.parked:
+                continue
+            last = self._sampled.get(name)
+            if last is not None and 0 <= now - last < SAMPLE_US:
+                self._late[name] = gate
+                due = last + SAMPLE_US if due is None else min(due, last + SAMPLE_US)
+            elif held := _holders(ledger, gate, name):
+                if len(self._sampled) > MAX_GATES:
+                    self._sampled.clear()
+                self._sampled[name] = now
+                data = {"gate": name, "held": held, **_numbers(gate, name, now)}
+                yield Change("wait", 0, name, name, 0, data)
+        self.due = due
+        waiting = ledger.task_queue.lanes or ledger.run_queue.lanes
+        if self._costs and (not waiting or now - self._written_at >= SECOND):
+            self._written_at, costs, self._costs = now, self._costs, {}
+            yield Change("cost", 0, "", "", 0, {"gates": costs})
+
+
+def _numbers(gate: Gate, name: str, now: int) -> dict[str, int]:
+    """Of a pool: its numbers, and a task that waits for it, so that the checker can judge them."""
+    if not isinstance(gate, SlotGate) or gate.timed:
+        return {}
+    for need, heap in gate.parked.items():
+        lane = heap[0][2]
+        head = lane.head() if lane.parked_at is gate and lane.clock.gate == name else None
+        if head is not None and gate.blocks(need, now) is not None:
+            return {"used": gate.used, "limit": gate.limit, "need": need, "task": head.id}
+    return {}
+
+
+def _holders(ledger: Ledger, gate: Gate, name: str) -> list[tuple[int, int]]:
+    """[(run, how much of the gate it holds)], the most first; none of a gate that only one run has."""
+    if name.startswith(("paused:", "window:", "run:")):
+        return []
+    found: dict[int, int] = {}
+    if name.startswith("reserved:") and isinstance(gate, SlotGate):
+        for lane, slots in gate.kept.items():
+            if (waiter := ledger.task_queue.reserved.get(lane)) is not None:
+                found[waiter.run.seq] = found.get(waiter.run.seq, 0) + slots
+    elif isinstance(gate, SlotGate):
+        found = ledger.pool(gate.name).holders
+    elif isinstance(gate, WorkerGate):
+        runs = islice(ledger.runs.values(), MAX_LOOKED_AT)
+        found = {run.seq: run.in_flight for run in runs if run.in_flight}
+    else:
+        runs = islice(ledger.runs.values(), MAX_LOOKED_AT)
+        found = {run.seq: 1 for run in runs if run.placed and gate in run.gates}
+    return nlargest(MAX_HOLDERS, found.items(), key=lambda each: each[1])

@@ -1,0 +1,444 @@
+"""Blame: what the time of a run went into, from its history.
+
+Each stretch of time between two events of a task is its own work, a wait at a gate, or hand-off. The critical
+path leads from the end of the run back to its submission: the task that ended last, before it the one it needed
+that ended last, and so on. Its stretches follow one another without a gap, so they add up to the wall time.
+
+What a task waited at each gate its leader wrote when it started (`kernel/wait_times.py`). A wait that goes on
+counts for the gate that blocks now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import msgspec
+
+from locktender.base.events import Event
+from locktender.base.graph import Graph, Node, Output, needs_of
+from locktender.base.states import ENDS, TERMINAL_RUNS, RunState, TaskState
+
+WORK: Final = "work"
+HAND_OFF: Final = "hand-off"
+BACK_OFF: Final = "back-off"
+PAUSED: Final = "paused"
+SEQUENTIAL: Final = "sequential"
+LOST: Final = "lost attempt"
+"""An attempt whose worker died, or was drained and handed it back: from its start until the leader knew."""
+OFFER: Final = "offer"
+"""Offered to a worker that did not accept."""
+LEADER: Final = "leader"
+"""Nobody led, or a new leader had not decided yet."""
+CLOCK: Final = "clock"
+"""The store's clock was set back."""
+_NO_WORKER: Final = "worker"
+_LOST: Final = frozenset({TaskState.ABANDONED, TaskState.HANDED_BACK})
+_AGAIN: Final = frozenset({*TERMINAL_RUNS, RunState.HELD})
+
+
+class Piece(NamedTuple):
+    """A stretch of time, and what it went into: `work`, `hand-off`, or a gate."""
+
+    what: str
+    us: int
+
+
+class Wait(NamedTuple):
+    """A wait between two instants, and what it went into."""
+
+    start: int
+    end: int
+    pieces: list[Piece]
+
+
+class _Stretch(NamedTuple):
+    """While the whole run waited."""
+
+    start: int
+    end: int
+    what: str
+
+
+@dataclass(slots=True)
+class TaskTimes:
+    """One task of the run, from its first request to its end, or until now."""
+
+    id: int
+    node: int
+    index: int
+    first: int
+    """The number of its first event in the history of the run, and of its last."""
+    start: int
+    last: int = 0
+    end: int = 0
+    state: str = ""
+    pieces: list[Piece] = field(default_factory=list[Piece])
+    waits: list[Wait] = field(default_factory=list["Wait"])
+    """Its waits, each with what they went into."""
+    critical: bool = False
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDS
+
+    def spent(self) -> dict[str, int]:
+        return added(self.pieces)
+
+
+@dataclass(slots=True)
+class RunTimes:
+    """What the time of a run went into: `path` adds up to `end` − `start`."""
+
+    start: int
+    end: int
+    tasks: list[TaskTimes]
+    path: list[tuple[TaskTimes | None, list[Piece]]]
+    """In the order of time; without a task: before the first, between two, after the last."""
+
+    def spent(self) -> dict[str, int]:
+        return added(piece for _, pieces in self.path for piece in pieces)
+
+    def waits(self) -> Iterator[Wait]:
+        """Waits of the critical path, in the order of time."""
+        at = self.start
+        for task, pieces in self.path:
+            if task is not None:
+                yield from task.waits
+                at = task.end
+            else:
+                us = sum(piece.us for piece in pieces)
+                yield Wait(at, at + us, pieces)
+
+
+def added(pieces: Iterable[Piece]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for what, us in pieces:
+        found[what] = found.get(what, 0) + us
+    return found
+
+
+def times_of(
+    history: Sequence[Event],
+    graph: Graph | None,
+    now: int,
+    gates: Mapping[int, str] | None = None,
+    elections: Sequence[int] = (),
+) -> RunTimes:
+    """`gates`: task (0: the run itself) → the gate that blocks it now, of those that wait.
+
+    `elections`: when leaders began.
+    """
+    history = _last_try(history)
+    ended = [each for each in history if each.subject == "run" and each.after in TERMINAL_RUNS]
+    end = ended[-1].at if ended else now
+    start = history[0].at if history else end
+    return _Reader(history, graph, start, end, gates or {}, elections).read()
+
+
+def _last_try(history: Sequence[Event]) -> Sequence[Event]:
+    """From the retry on, where the run was retried."""
+    for number in range(len(history) - 1, -1, -1):
+        event = history[number]
+        if event.subject == "run" and event.after == RunState.QUEUED and event.before in _AGAIN:
+            return history[number:]
+    return history
+
+
+class _Reader:
+    def __init__(
+        self,
+        history: Sequence[Event],
+        graph: Graph | None,
+        start: int,
+        end: int,
+        gates: Mapping[int, str],
+        elections: Sequence[int],
+    ) -> None:
+        self._history = history
+        self._nodes: tuple[Node, ...] = () if graph is None else graph.nodes
+        self._sequential = graph is not None and graph.sequential
+        self._start, self._end = start, end
+        self._gates = gates
+        self._elections = elections
+        self._stretches = list(self._of_the_run())
+
+    def read(self) -> RunTimes:
+        tasks = self._tasks()
+        return RunTimes(self._start, self._end, tasks, self._path(tasks))
+
+    # -- the run -----------------------------------------------------------------------------------
+
+    def _of_the_run(self) -> Iterator[_Stretch]:
+        """While the run was paused, queued, delayed, held or without a place; pauses first."""
+        of_run = [each for each in self._history if each.subject in {"run", "pause", "place"}]
+        yield from self._pauses([each for each in of_run if each.subject == "pause"])
+        states = [each for each in of_run if each.subject == "run"]
+        started = False
+        for event, follows in zip(states, [*states[1:], None], strict=False):
+            until = self._end if follows is None else follows.at
+            if event.after == RunState.QUEUED:
+                yield from self._queued(event.at, until, follows)
+            elif event.after == RunState.HELD:
+                yield _Stretch(event.at, until, "held")
+            elif event.after == RunState.WAITING and not started:
+                throttle = event.data.get("throttle")
+                yield _Stretch(
+                    event.at, until, f"throttle:{throttle['name']}" if throttle else "time"
+                )
+            started = started or event.after == RunState.RUNNING
+        yield from self._places(
+            [each for each in of_run if each.subject == "place" or "placed" in each.data]
+        )
+
+    def _pauses(self, events: Sequence[Event]) -> Iterator[_Stretch]:
+        since: int | None = None
+        for event in events:
+            if event.after == "paused":
+                since = event.at if since is None else since
+            elif since is not None:
+                yield _Stretch(since, event.at, PAUSED)
+                since = None
+        if since is not None:
+            yield _Stretch(since, self._end, PAUSED)
+
+    def _queued(self, start: int, until: int, follows: Event | None) -> Iterator[_Stretch]:
+        waits: dict[str, int] = dict(follows.data.get("waits", {})) if follows is not None else {}
+        if not waits and 0 in self._gates and follows is None:
+            waits = {self._gates[0]: until - start}
+        yield from _in_order(
+            start, until, _filled(waits, until - start, self._nobody(start, until))
+        )
+
+    def _nobody(self, start: int, until: int) -> str:
+        """Where it waited if its leader wrote nothing: perhaps there was none."""
+        return LEADER if any(start < at <= until for at in self._elections) else HAND_OFF
+
+    def _places(self, events: Sequence[Event]) -> Iterator[_Stretch]:
+        for event, follows in zip(events, [*events[1:], None], strict=False):
+            if event.after == "held":
+                continue
+            until = self._end if follows is None else follows.at
+            waits: dict[str, int] = {} if follows is None else follows.data.get("waits", {})
+            queued = min(sum(waits.values()), until - event.at)
+            what = PAUSED if event.data.get("reason") == PAUSED else _NO_WORKER
+            if event.subject == "place":  # else it executes without a place, to be ended
+                yield _Stretch(event.at, until - queued, what)
+            yield from _in_order(until - queued, until, _filled(waits, queued, HAND_OFF))
+
+    def _between(self, start: int, end: int) -> list[Piece]:
+        """A time in which no task of the path stood anywhere."""
+        if end < start:
+            return [Piece(CLOCK, end - start)]
+        rest = self._nobody(start, end)
+        return _merged(Piece(what or rest, us) for what, us in self._overlaps(start, end))
+
+    def _overlaps(self, start: int, end: int, only: str = "") -> Iterator[tuple[str, int]]:
+        """Parts of a time and the stretch of the run that each lies in, if any."""
+        found = [
+            each
+            for each in self._stretches
+            if each.start < end and each.end > start and only in {"", each.what}
+        ]
+        if not found:
+            if end > start:
+                yield "", end - start
+            return
+        cuts = {start, end, *(max(start, each.start) for each in found)}
+        edges = sorted(cuts | {min(end, each.end) for each in found})
+        for left, right in pairwise(edges):
+            what = next((each.what for each in found if each.start <= left < each.end), "")
+            yield what, right - left
+
+    # -- its tasks ---------------------------------------------------------------------------------
+
+    def _tasks(self) -> list[TaskTimes]:
+        tasks: dict[int, TaskTimes] = {}
+        before: dict[int, Event] = {}
+        for number, event in enumerate(self._history):
+            if event.subject != "task" or event.after == TaskState.PENDING:
+                continue
+            task = tasks.get(event.task)
+            if task is None:
+                if event.after not in {TaskState.REQUESTED, TaskState.SKIPPED}:
+                    continue
+                data = event.data
+                task = TaskTimes(
+                    event.task, data.get("node", -1), data.get("index", -1), number, event.at
+                )
+                tasks[event.task] = task
+            else:
+                task.pieces += self._pieces(task, before[event.task], event)
+            before[event.task] = event
+            task.last, task.end, task.state = number, event.at, event.after
+        for task in tasks.values():
+            if not task.ended:
+                task.pieces += self._pieces(task, before[task.id], None)
+                task.last, task.end = len(self._history), self._end
+        return list(tasks.values())
+
+    def _pieces(self, task: TaskTimes, event: Event, follows: Event | None) -> list[Piece]:
+        """What the time between two of its events went into."""
+        until = self._end if follows is None else follows.at
+        us = until - event.at
+        if us < 0:
+            return [Piece(CLOCK, us)]
+        if event.after == TaskState.RUNNING:
+            lost = follows is not None and follows.after in _LOST
+            return [Piece(LOST if lost else WORK, us)]
+        if event.after == TaskState.REQUESTED and us:
+            found = _merged(self._waited(task, event, follows, until))
+            task.waits.append(Wait(event.at, until, found))
+            return found
+        if event.after == TaskState.SCHEDULED and follows is not None and us:
+            taken = follows.after == TaskState.RUNNING
+            return [Piece(HAND_OFF if taken else OFFER, us)]
+        return [Piece(self._nobody(event.at, until), us)] if us else []
+
+    def _waited(
+        self, task: TaskTimes, event: Event, follows: Event | None, until: int
+    ) -> Iterator[Piece]:
+        node = self._nodes[task.node] if 0 <= task.node < len(self._nodes) else None
+        not_before = event.data.get("not_before", 0)
+        if node is not None and node.wait is not None:
+            yield from self._slept(node, event.at, until, not_before)
+            return
+        start = min(max(event.at, not_before), until)
+        if start > event.at:
+            yield Piece(BACK_OFF, start - event.at)
+        paused = sum(us for what, us in self._overlaps(start, until, PAUSED) if what)
+        if paused:
+            yield Piece(PAUSED, paused)
+        left = until - start - paused
+        waits: dict[str, int] = {} if follows is None else follows.data.get("waits", {})
+        waits = _fitted(waits, left)
+        left -= sum(waits.values())
+        elsewhere: list[Piece] = []
+        if left and self._stretches:
+            for what, us in self._overlaps(start, until):
+                part = min(us, left) if what not in {"", PAUSED, HAND_OFF} else 0
+                if part:
+                    elsewhere.append(Piece(what, part))
+                    left -= part
+        rest = next(iter(waits), "")
+        if not rest:
+            rest = self._unsaid(task, event, follows)
+        for what, us in waits.items():
+            yield Piece(what, us)
+        yield from elsewhere
+        if left:
+            # Before its leader first looked at it: that is no time of its own.
+            yield Piece(rest, left)
+
+    def _unsaid(self, task: TaskTimes, event: Event, follows: Event | None) -> str:
+        """Where a task waited whose leader wrote nothing about it."""
+        if self._sequential and task.index > 0:
+            return SEQUENTIAL
+        if follows is None:
+            return self._gates.get(task.id) or event.data.get("gate", HAND_OFF)
+        gate = event.data.get("gate")
+        return gate or self._nobody(event.at, follows.at)
+
+    def _slept(self, node: Node, start: int, until: int, not_before: int) -> Iterator[Piece]:
+        """A sleep or a wait for an event: until its time, or until the run was woken and queued."""
+        what = "time" if node.event is None else f"event:{node.event.name}"
+        asleep = min(until, not_before or until) if node.event is None else until
+        for stretch, us in self._overlaps(start, asleep):
+            yield Piece(stretch or what, us)
+        rest = self._nobody(asleep, until)
+        for stretch, us in self._overlaps(asleep, until):
+            yield Piece(stretch or rest, us)
+
+    # -- the critical path -------------------------------------------------------------------------
+
+    def _path(self, tasks: list[TaskTimes]) -> list[tuple[TaskTimes | None, list[Piece]]]:
+        path: list[tuple[TaskTimes | None, list[Piece]]] = []
+        by_node: dict[int, list[TaskTimes]] = {}
+        for task in tasks:
+            by_node.setdefault(task.node, []).append(task)
+        at, task = self._end, self._last(tasks)
+        while task is not None:
+            path.append((None, self._between(task.end, at)))
+            path.append((task, task.pieces))
+            task.critical = True
+            at, task = task.start, self._before(task, by_node)
+        path.append((None, self._between(self._start, at)))
+        path.reverse()
+        return [(task, pieces) for task, pieces in path if pieces or task is not None]
+
+    def _last(self, tasks: list[TaskTimes]) -> TaskTimes | None:
+        """The one that ended last; of a run that goes on, the one that is open for longest."""
+        still = [task for task in tasks if not task.ended]
+        if still:
+            return min(still, key=lambda task: task.first)
+        return max(tasks, key=lambda task: (task.last, task.id), default=None)
+
+    def _before(self, task: TaskTimes, by_node: Mapping[int, list[TaskTimes]]) -> TaskTimes | None:
+        """Of the tasks that it needed, the one that ended last before it was requested."""
+        found: TaskTimes | None = None
+        for other in self._needed(task, by_node):
+            if (
+                other.ended
+                and other.last <= task.first
+                and other is not task
+                and not other.critical
+                and (found is None or (other.last, other.id) > (found.last, found.id))
+            ):
+                found = other
+        return found
+
+    def _needed(
+        self, task: TaskTimes, by_node: Mapping[int, list[TaskTimes]]
+    ) -> Iterator[TaskTimes]:
+        if not 0 <= task.node < len(self._nodes):
+            return
+        node = self._nodes[task.node]
+        if task.state == TaskState.SKIPPED or node.run_if != "success":
+            # Decided when nothing was left before it.
+            yield from (other for others in by_node.values() for other in others)
+            return
+        nodes = set(range(task.node)) if self._sequential else needs_of(node)
+        chained = -1
+        if isinstance(node.over, Output) and self._nodes[node.over.node].over is not None:
+            others = needs_of(msgspec.structs.replace(node, over=None))
+            chained = (
+                -1 if node.over.node in others else node.over.node
+            )  # item i needs item i alone
+        for index in nodes:
+            for other in by_node.get(index, ()):
+                if index != chained or other.index == task.index or self._sequential:
+                    yield other
+
+
+def _fitted(waits: Mapping[str, int], most: int) -> dict[str, int]:
+    """The same, and no more than `most` in all: the clock may have been set meanwhile."""
+    found: dict[str, int] = {}
+    for what, us in waits.items():
+        part = min(us, most)
+        if part > 0:
+            found[what] = part
+            most -= part
+    return found
+
+
+def _filled(waits: Mapping[str, int], us: int, rest: str) -> dict[str, int]:
+    """Adds up to `us`: what is missing counts for the first gate; without one, for `rest`."""
+    found = _fitted(waits, us)
+    left = us - sum(found.values())
+    if left > 0:
+        first = next(iter(found), rest)
+        found[first] = found.get(first, 0) + left
+    return found
+
+
+def _in_order(start: int, end: int, waits: Mapping[str, int]) -> Iterator[_Stretch]:
+    for what, us in waits.items():
+        if us > 0 and start < end:
+            yield _Stretch(start, min(end, start + us), what)
+            start += us
+
+
+def _merged(pieces: Iterable[Piece]) -> list[Piece]:
+    return [Piece(what, us) for what, us in added(pieces).items() if us]

@@ -1,0 +1,240 @@
+"""What requests contain, as Structs: bodies and query strings. The OpenAPI document is made of them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from locktender.base.model import Keep, OnDuplicate
+
+Span = Annotated[str | int | float, Meta(description='Seconds, or "500ms", "90s", "1h30m".')]
+TagMap = Annotated[dict[str, str | int | bool], Meta(description="At most 64.", max_length=64)]
+Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
+PageSize = Annotated[int, Meta(ge=1, le=1_000)]
+States = Annotated[
+    str, Meta(description="States of runs, separated by commas: `failed,timed_out`.")
+]
+TagFilter = Annotated[
+    str, Meta(description="Runs with all of these tags: `tenant=acme,kind=bulk`.")
+]
+MOST_RUNS = 10_000
+
+
+class RunCall(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """One call of a flow and its options. An option that is left out is the flow's own."""
+
+    args: dict[str, Any] = {}
+    """Arguments by name."""
+    tags: TagMap | None = None
+    priority: Priority | None = None
+    """Higher goes first."""
+    key: str | None = None
+    """Of the active runs of a key there is one."""
+    on_duplicate: OnDuplicate = "attach"
+    """Where the key belongs to an active run."""
+    deadline: Span | None = None
+    """From now on; then the run ends `timed_out`."""
+    queue_timeout: Span | None = None
+    dispatch_deadline: Span | None = None
+    delay: Span | None = None
+    start_at: datetime | None = None
+    keep: Keep | None = None
+    max_queued: int | None = None
+    debounce: Span | None = None
+    throttle: str | None = None
+    """`60/min`"""
+
+
+class RunBody(RunCall, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """A run to submit."""
+
+    flow: str
+    """The name of a flow, as a worker announced it."""
+
+
+class RunsBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Runs of one flow to submit together."""
+
+    flow: str
+    runs: Annotated[list[RunCall], Meta(min_length=1, max_length=MOST_RUNS)]
+    partial: bool = False
+    """False: all runs or none. True: what fits; the others have an error in their place."""
+
+
+class WhichRuns(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Runs by id, or all that match."""
+
+    ids: Annotated[list[str], Meta(min_length=1, max_length=MOST_RUNS)] | None = None
+    status: list[str] | None = None
+    tags: TagMap | None = None
+    flow: str | None = None
+
+
+class CancelBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Why, and how."""
+
+    reason: str = ""
+    force: bool = False
+    """True: without clean-up steps."""
+
+
+class CancelRunsBody(WhichRuns, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Runs to cancel."""
+
+    reason: str = ""
+    force: bool = False
+
+
+class CancelQueuedBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Queued runs to cancel, by id or all that match."""
+
+    ids: Annotated[list[str], Meta(min_length=1, max_length=MOST_RUNS)] | None = None
+    tags: TagMap | None = None
+    flow: str | None = None
+    reason: str = ""
+
+
+class RetryBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """How to try a run again."""
+
+    from_step: str | None = None
+    """Also run this step and all that follow it again."""
+    args: dict[str, Any] | None = None
+    """Arguments that take the place of the run's own: that is a new run."""
+
+
+class ReasonBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Why."""
+
+    reason: str = ""
+
+
+class PriorityBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """The new priority."""
+
+    priority: Priority
+
+
+class EventBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """An event for a run."""
+
+    event: str
+    payload: Any = None
+    id: str | None = None
+    """A second event of the same id changes nothing."""
+
+
+class TopicBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """An event for all runs that wait for a topic."""
+
+    payload: Any = None
+    match: dict[str, Any] | None = None
+    id: str | None = None
+
+
+class AnswerBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """The answer to one wait."""
+
+    token: str
+    payload: Any = None
+
+
+class PoolBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """What to set of a pool; the rest stays as it is."""
+
+    limit: int | UnsetType = UNSET
+    """1 and up; -1 is unlimited."""
+    lease: Span | UnsetType | None = UNSET
+    rate: str | UnsetType | None = UNSET
+    """`60/min`; null takes it away."""
+    burst: int | UnsetType = UNSET
+
+
+class LimitBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """The new value of a limit."""
+
+    value: int | str | bool
+    """A number, -1 is unlimited; for `fair` a tag, for `age_boost` a duration, for `placement` a word."""
+    weights: dict[str, int] | UnsetType = UNSET
+    """Only of `fair`: turns by value of the tag."""
+
+
+class TagLimitBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """What to set for runs with a tag; the rest stays as it is."""
+
+    limit: int | None = None
+    """Runs executing at once: 1 and up; -1 is unlimited."""
+    max_active: int | None = None
+    """Queued and running runs: a ceiling."""
+
+
+class ScheduleBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """A schedule: one of `cron`, `every` and `at`."""
+
+    flow: str
+    args: dict[str, Any] = {}
+    cron: str | None = None
+    every: Span | None = None
+    at: datetime | None = None
+    tz: str = "UTC"
+    jitter: Span | None = None
+    overlap: Literal["skip", "queue", "replace", "allow"] = "skip"
+    catch_up: Literal["none", "last", "all"] = "none"
+    max_active: int | None = None
+    paused: bool = False
+
+
+class NoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """No parameters."""
+
+
+class RunsQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Which runs to list."""
+
+    status: States | UnsetType = UNSET
+    tags: TagFilter | UnsetType = UNSET
+    flow: str | UnsetType = UNSET
+    limit: PageSize = 100
+    cursor: str | UnsetType = UNSET
+    """`next` of the page before."""
+
+
+class PageQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """How much to list."""
+
+    limit: PageSize = 100
+
+
+class PartQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Which part of a long list."""
+
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
+    after: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    """`next` of the part before."""
+
+
+class LogsQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Which lines."""
+
+    limit: Annotated[int, Meta(ge=1, le=100_000)] = 10_000
+    task: Annotated[int, Meta(ge=1, le=2**63 - 1)] | UnsetType = UNSET
+
+
+class ResultQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """How long to wait for the end of the run."""
+
+    wait: Annotated[float, Meta(ge=0, le=30)] = 0
+    """Seconds."""
+
+
+class EventsQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Which events to follow."""
+
+    run: str | UnsetType = UNSET
+    """Only of this run."""
+    subject: Annotated[str, Meta(description="Only these subjects: `run,task`.")] | UnsetType = (
+        UNSET
+    )

@@ -1,0 +1,193 @@
+"""The OpenAPI 3.1 document, made of the table of routes. `docs/openapi.json` is a copy of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from http import HTTPStatus
+from typing import Any, cast
+
+import msgspec
+
+from locktender.base import version
+from locktender.server.api.answers import Fault
+from locktender.server.api.routing import ApiRoute
+from locktender.server.api.submitting import MAX_KEY
+from locktender.server.api.table import PREFIX, TABLE
+
+_REF = "#/components/schemas/{name}"
+_ANY_ROUTE = (400, 403, 503)
+"""Errors that every route may answer."""
+_PATH_PARAMETERS = {
+    "run": "The id of a run: 26 letters and digits.",
+    "task": "The number of a task.",
+    "flow": "The name of a flow.",
+    "pool": "`db`; `api[acme]` for one key, `api[*]` for each.",
+    "limit": "`max_concurrent_runs`, `max_active`, `tenant=acme` …",
+    "rule": "`tenant`, `tenant=acme`, or `tenant=*` for each value.",
+    "schedule": "The name of a schedule.",
+    "topic": "The name of a topic.",
+    "worker": "The id of a worker.",
+}
+_MEANINGS = {
+    202: "Accepted",
+    409: "The present state does not allow it; `state` is that state.",
+    412: "`If-Match` names an older version.",
+    413: "The body is too large.",
+    415: "The body is not `application/json`, or is compressed.",
+    422: "Well-formed, and wrong: `field`, `got` and `hint` say what.",
+    429: "A ceiling is reached: try again after `Retry-After` seconds.",
+    503: "The store does not answer, or too much is asked at once.",
+}
+_TAGS = {
+    "runs": "Runs: submit, list, change.",
+    "queue": "Runs that have not started.",
+    "flows": "Flows that workers have announced.",
+    "pools": "Named slots that tasks share.",
+    "limits": "Every other limit.",
+    "limit-changes": "Who changed which limit.",
+    "schedules": "Runs at set times.",
+    "waits": "What runs wait for.",
+    "topics": "Events for all who wait.",
+    "events": "The history as it grows.",
+    "workers": "Processes that run tasks.",
+    "demand": "Tasks that lack only a worker.",
+    "health": "This server.",
+    "ready": "This server.",
+}
+Json = dict[str, Any]
+_TEXT: Json = {"type": "string"}
+_HEADERS: dict[str, Json] = {
+    "Idempotency-Key": {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": MAX_KEY,
+        "pattern": "^[!-~]([ -~]*[!-~])?$",
+    }
+}
+
+
+@cache
+def document() -> Json:
+    types = [*_types()]
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    known = dict(zip((_key(each) for each in types), schemas, strict=True))
+    paths: dict[str, Json] = {}
+    for route in TABLE:
+        paths.setdefault(f"{PREFIX}{route.path}", {})[route.method.lower()] = _operation(
+            route, known
+        )
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Locktender",
+            "version": version.installed(),
+            "summary": "Durable workflows whose concurrency and cost are predictable.",
+            "description": "Errors have the form {code, message, field, got, hint}. Times are UTC.",
+            "license": {"name": "MIT", "identifier": "MIT"},
+        },
+        "servers": [{"url": "/"}],
+        "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
+        "paths": paths,
+        "components": {"schemas": components},
+    }
+
+
+@cache
+def encoded() -> bytes:
+    """As it is served, and as the file has it: one value per line."""
+    raw = msgspec.json.encode(document(), order="deterministic")
+    return msgspec.json.format(raw, indent=1) + b"\n"
+
+
+def _types() -> list[Any]:
+    found: dict[str, Any] = {_key(Fault): Fault}
+    for route in TABLE:
+        for each in (route.answer, route.body, *route.also.values()):
+            if each is not None:
+                found[_key(each)] = each
+    return list(found.values())
+
+
+def _key(kind: Any) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _operation(route: ApiRoute, known: Mapping[str, Json]) -> Json:
+    operation: Json = {
+        "operationId": route.name,
+        "summary": route.summary,
+        "tags": [route.group],
+        "x-scope": route.scope,
+    }
+    if parameters := _parameters(route):
+        operation["parameters"] = parameters
+    if route.body is not None:
+        content: Json = {"schema": known[_key(route.body)]}
+        if route.example is not None:
+            content["examples"] = {"example": {"value": route.example}}
+        operation["requestBody"] = {
+            "required": not route.optional,
+            "content": {"application/json": content},
+        }
+    operation["responses"] = _responses(route, known)
+    return operation
+
+
+def _parameters(route: ApiRoute) -> list[Json]:
+    found: list[Json] = [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "description": _PATH_PARAMETERS[name],
+            "schema": {"type": "string", "minLength": 1},
+        }
+        for name in re.findall(r"{(\w+)}", route.path)
+    ]
+    _, components = msgspec.json.schema_components([route.query])
+    (own,) = (each for name, each in components.items() if name == route.query.__name__)
+    for name, schema in cast("Json", own.get("properties", {})).items():
+        plain: Json = dict(schema)
+        parameter: Json = {"name": name, "in": "query", "required": False, "schema": plain}
+        if "description" in plain:
+            parameter["description"] = plain.pop("description")
+        found.append(parameter)
+    found += [
+        {"name": name, "in": "header", "description": text, "schema": _HEADERS.get(name, _TEXT)}
+        for name, text in route.headers.items()
+    ]
+    return found
+
+
+def _responses(route: ApiRoute, known: Mapping[str, Json]) -> Json:
+    good: Json = {
+        "description": _meaning(route.status),
+        "content": {route.media: {"schema": known[_key(route.answer)]}},
+    }
+    if route.media != "application/json":
+        good["content"] = {route.media: {"schema": {"type": "string"}}}
+        good["description"] = f"Messages, whose data is {route.answer.__name__} as JSON."
+    if route.status == 202 and route.name in ("submit_run", "retry_run", "run_schedule"):
+        good["headers"] = {"Location": {"schema": {"type": "string"}, "description": "The run."}}
+    found: Json = {str(route.status): good}
+    for status in sorted({*_ANY_ROUTE, *route.refuses} - route.also.keys()):
+        found[str(status)] = {
+            "description": _meaning(status),
+            "content": {"application/json": {"schema": known[_key(Fault)]}},
+        }
+        if status in (429, 503):
+            found[str(status)]["headers"] = {
+                "Retry-After": {"schema": {"type": "string"}, "description": "Seconds."}
+            }
+    for status, kind in route.also.items():
+        found[str(status)] = {
+            "description": _meaning(status),
+            "content": {"application/json": {"schema": known[_key(kind)]}},
+        }
+    return dict(sorted(found.items()))
+
+
+def _meaning(status: int) -> str:
+    return _MEANINGS.get(status, HTTPStatus(status).phrase)

@@ -1,0 +1,196 @@
+"""What every request passes before its handler: principal, scope, query, body. A route is one row of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from locktender.base.config import Settings
+from locktender.base.errors import NotFound
+from locktender.base.states import TERMINAL_RUNS
+from locktender.client.client_async import AsyncClient
+from locktender.client.core import Core
+from locktender.client.run import AsyncRun
+from locktender.client.views import RunInfo
+from locktender.server.api.answers import StateConflict, answer, guarded
+from locktender.server.api.bodies import NoQuery
+from locktender.server.api.principal import Principal, Scope
+from locktender.server.api.reading import as_body, as_query, body_bytes, parse
+from locktender.server.api.streams import Followers
+from locktender.server.api.submitting import SubmitGroups
+from locktender.server.state import DemandAnswers, HealthAnswers
+
+T = TypeVar("T")
+MOST_BODY_BYTES = 2 * 1024 * 1024
+SPARE_BYTES = 64 * 1024
+"""For what stands around one value of the largest size."""
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What a handler answers; a `Response` says it itself."""
+
+    value: Any
+    status: int = 200
+    headers: dict[str, str] = {}
+
+
+class Access(Protocol):
+    """How a request becomes a principal."""
+
+    def identify(self, request: Request) -> Principal: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """What handlers share: one per server."""
+
+    core: Core
+    access: Access
+    groups: SubmitGroups
+    followers: Followers
+    health: HealthAnswers
+    demand: DemandAnswers
+
+    @property
+    def most_bytes(self) -> int:
+        return max(MOST_BODY_BYTES, self.settings.max_value_bytes) + SPARE_BYTES
+
+    @property
+    def settings(self) -> Settings:
+        return self.core.settings
+
+
+@dataclass(slots=True)
+class ApiCall:
+    """One request that may be answered: by whom, with what."""
+
+    api: Api
+    request: Request
+    principal: Principal
+    core: Core
+    query: Any
+    body: Any = None
+    raw: Any = None
+    """The body as it came, for `Idempotency-Key`."""
+
+    @property
+    def client(self) -> AsyncClient:
+        return AsyncClient(self.core)
+
+    def path(self, name: str) -> str:
+        return self.request.path_params[name]
+
+    async def run(self) -> tuple[AsyncRun[Any], RunInfo]:
+        """The run that the path names. Another's is not there."""
+        return await self.run_named(self.path("run"))
+
+    async def run_named(self, run_id: str) -> tuple[AsyncRun[Any], RunInfo]:
+        run = await self.client.runs.get(run_id)
+        info = await run.info()
+        if not self.principal.sees(info.tags):
+            raise NotFound(f"there is no run {run.id!r}.", field="run", got=run_id)
+        return run, info
+
+    async def check_runs(self, ids: Iterable[str]) -> list[str]:
+        return [(await self.run_named(each))[0].id for each in ids]
+
+    def only(self, tags: Mapping[str, Any] | None) -> dict[str, Any]:
+        """A filter by tags, bound to the principal's own."""
+        return {**(tags or {}), **self.principal.tags}
+
+    def shown(self, rows: Iterable[T], tags: Callable[[T], Mapping[str, str]]) -> list[T]:
+        return [row for row in rows if self.principal.sees(tags(row))]
+
+    @staticmethod
+    def refuse_ended(info: RunInfo, verb: str) -> None:
+        """Raises `StateConflict` for a run that cannot be `verb` any more."""
+        if info.state in TERMINAL_RUNS:
+            raise conflict(
+                info,
+                f"cannot be {verb}: it has ended {info.state}",
+                f"Only a run that has not ended can be {verb}.",
+            )
+
+
+def conflict(info: RunInfo, what: str, hint: str) -> StateConflict:
+    return StateConflict(
+        f"run {info.id} {what}.", state=info.state, field="run", got=info.id, hint=hint
+    )
+
+
+Handler = Callable[[ApiCall], Awaitable[Reply | Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRoute:
+    """One row of the table."""
+
+    method: str
+    path: str
+    """Below /api/v1."""
+    scope: Scope
+    handler: Handler
+    summary: str
+    answer: Any
+    """The type of what a good answer contains."""
+    status: int = 200
+    body: type[msgspec.Struct] | None = None
+    optional: bool = False
+    """The body may be left out."""
+    query: type[msgspec.Struct] = NoQuery
+    refuses: tuple[int, ...] = ()
+    """Statuses of errors, beside those that any route may answer."""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Of the request: name → what it says."""
+    example: Any = None
+    """Of the body."""
+    media: str = "application/json"
+    also: Mapping[int, Any] = field(default_factory=dict[int, Any])
+    """Other good answers: status → type."""
+
+    @property
+    def name(self) -> str:
+        return self.handler.__name__
+
+    @property
+    def group(self) -> str:
+        return self.path.strip("/").partition("/")[0]
+
+
+def endpoint(api: Api, route: ApiRoute) -> Callable[[Request], Awaitable[Response]]:
+    """Of one route: from the request to the answer."""
+
+    async def call(request: Request) -> Response:
+        principal = api.access.identify(request)
+        principal.check(route.scope)
+        made = ApiCall(
+            api,
+            request,
+            principal,
+            api.core.acting(principal.name),
+            as_query(request, route.query),
+        )
+        if route.body is not None:
+            await _read_body(made, route.body, optional=route.optional)
+        found = await route.handler(made)
+        if isinstance(found, Response):
+            return found
+        return answer(found.value, found.status, found.headers)
+
+    call.__name__ = route.name
+    return guarded(call)
+
+
+async def _read_body(call: ApiCall, kind: type[msgspec.Struct], *, optional: bool) -> None:
+    headers = call.request.headers
+    sent = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+    if optional and not sent:
+        call.raw, call.body = {}, kind()
+        return
+    call.raw = parse(await body_bytes(call.request, call.api.most_bytes))
+    call.body = as_body(call.raw, kind)

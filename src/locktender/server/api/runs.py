@@ -1,0 +1,353 @@
+"""Runs and the queue: submit, list, cancel, retry, pause, reprioritise."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET
+
+from locktender.base import names
+from locktender.base.errors import InvalidInput, LocktenderError
+from locktender.base.ids import MAX_RUNS
+from locktender.base.states import TERMINAL_RUNS, RunState
+from locktender.client.run import AsyncRun
+from locktender.client.submission import Submission
+from locktender.client.views import QueueInfo, Requested, RunInfo
+from locktender.server.api.answers import Fault
+from locktender.server.api.bodies import (
+    CancelBody,
+    CancelQueuedBody,
+    CancelRunsBody,
+    PageQuery,
+    PriorityBody,
+    ReasonBody,
+    RetryBody,
+    RunBody,
+    RunCall,
+    RunsBody,
+    RunsQuery,
+    WhichRuns,
+)
+from locktender.server.api.reading import pairs, words
+from locktender.server.api.routing import ApiCall, ApiRoute, Reply, conflict
+from locktender.server.api.submitting import IdempotencyKey
+
+RUNS = "/api/v1/runs"
+KEY_HEADER = {
+    "Idempotency-Key": "A repetition with the same key and body gives the same run, and submits none."
+}
+_OPTIONS = tuple(name for name in RunCall.__struct_fields__ if name != "args")
+Did = Literal["created", "attached", "skipped", "submitted", "repeated"]
+
+
+class SubmittedRun(msgspec.Struct, frozen=True):
+    """A run that was submitted, or that there was already."""
+
+    id: str
+    submitted: Did
+    """`attached` to the active run of the same key; `skipped` because one succeeded or waits; `repeated`: the
+    Idempotency-Key has a run already."""
+    url: str
+
+
+class SubmittedEntry(msgspec.Struct, frozen=True):
+    """A run, or why it was refused."""
+
+    run: SubmittedRun | None = None
+    error: Fault | None = None
+
+
+class SubmittedRuns(msgspec.Struct, frozen=True):
+    """One entry per run, in order."""
+
+    runs: list[SubmittedEntry]
+
+
+class RunPage(msgspec.Struct, frozen=True):
+    """Runs, newest first."""
+
+    runs: list[RunInfo]
+    next: str | None
+    """`cursor` of the next page; null: this is the last."""
+
+
+class QueuePage(msgspec.Struct, frozen=True):
+    """Queued runs in the order in which they start."""
+
+    queue: list[QueueInfo]
+
+
+class RunIds(msgspec.Struct, frozen=True):
+    """Runs that were changed."""
+
+    ids: list[str]
+
+
+async def submit_run(call: ApiCall) -> Reply:
+    body: RunBody = call.body
+    groups, key = call.api.groups, _idempotency(call)
+    if key is not None and (run := await key.earlier(call.core)) is not None:
+        return accepted(run, "repeated")
+    prepared = await groups.prepare(body.flow, [_submission(call, body)])
+    if key is not None:
+        prepared = key.given_to(prepared)
+    return accepted(await groups.submit(prepared[0]))
+
+
+async def submit_runs(call: ApiCall) -> Reply:
+    body: RunsBody = call.body
+    key = _idempotency(call)
+    earlier = None if key is None else await key.earlier(call.core)
+    calls = [_submission(call, each) for each in body.runs]
+    prepared = await call.api.groups.prepare(body.flow, calls)
+    if key is not None:
+        prepared = key.given_to(prepared)
+    made = await call.client.submit_all_prepared(prepared, partial=body.partial)
+    done: Did | None = None if earlier is None else "repeated"
+    shown = [
+        SubmittedEntry(error=_fault(each))
+        if isinstance(each, LocktenderError)
+        else SubmittedEntry(_submitted(each, done))
+        for each in made
+    ]
+    return Reply(SubmittedRuns(shown), 202)
+
+
+def _idempotency(call: ApiCall) -> IdempotencyKey | None:
+    given = call.request.headers.get("idempotency-key")
+    if given is None:
+        return None
+    return IdempotencyKey(given.strip(), call.principal.name, [call.request.url.path, call.raw])
+
+
+def _submission(call: ApiCall, body: RunCall) -> Submission:
+    options: dict[str, Any] = {name: getattr(body, name) for name in _OPTIONS}
+    if call.principal.tags:
+        options["tags"] = call.only(body.tags)
+    return Submission(kwargs=body.args, **options)
+
+
+def _submitted(run: AsyncRun[Any], done: Did | None = None) -> SubmittedRun:
+    return SubmittedRun(run.id, done or run.submitted or "created", f"{RUNS}/{run.id}")
+
+
+def accepted(run: AsyncRun[Any], done: Did | None = None) -> Reply:
+    shown = _submitted(run, done)
+    return Reply(shown, 202, {"location": shown.url})
+
+
+def _fault(error: LocktenderError) -> Fault:
+    return msgspec.convert(error.as_dict(), Fault)
+
+
+async def list_runs(call: ApiCall) -> Reply:
+    query: RunsQuery = call.query
+    before = None if query.cursor is UNSET else _page_number(query.cursor)
+    tags = None if query.tags is UNSET else pairs(query.tags, "tags")
+    status = None if query.status is UNSET else words(query.status, "status", RunState)
+    flow = None if query.flow is UNSET else query.flow
+    found = await call.client.runs.list(status, call.only(tags), flow, query.limit + 1, before)
+    page = found[: query.limit]
+    following = str(page[-1].number) if len(found) > len(page) else None
+    return Reply(RunPage(call.shown(page, lambda run: run.tags), following))
+
+
+def _page_number(cursor: str) -> int:
+    if not cursor.isascii() or not cursor.isdecimal() or not 0 < int(cursor[:20]) <= MAX_RUNS:
+        raise InvalidInput(
+            "this is no cursor.",
+            field="cursor",
+            got=cursor,
+            hint="Give `next` of the page before, or leave it out.",
+        )
+    return int(cursor)
+
+
+async def get_run(call: ApiCall) -> Reply:
+    _, info = await call.run()
+    return Reply(info)
+
+
+async def cancel_run(call: ApiCall) -> Reply:
+    body: CancelBody = call.body
+    run, info = await call.run()
+    call.refuse_ended(info, "cancelled")
+    asked = await run.cancel(_reason(body.reason), force=body.force)
+    if asked.over:
+        call.refuse_ended(await run.info(), "cancelled")
+    return Reply(asked, 202)
+
+
+async def cancel_runs(call: ApiCall) -> Reply:
+    body: CancelRunsBody = call.body
+    reason = _reason(body.reason)
+    runs = call.client.runs
+    if body.ids is not None:
+        _ids_alone(body)
+        ids = await call.check_runs(body.ids)
+        return Reply(await runs.cancel(ids, reason=reason, force=body.force), 202)
+    asked = await runs.cancel(
+        status=body.status,
+        tags=call.only(_filtered(body)),
+        flow=body.flow,
+        reason=reason,
+        force=body.force,
+    )
+    return Reply(asked, 202)
+
+
+async def retry_run(call: ApiCall) -> Reply:
+    body: RetryBody = call.body
+    run, info = await call.run()
+    if body.args is None:
+        if info.state == RunState.SUCCEEDED and body.from_step is None:
+            raise conflict(info, "succeeded: there is nothing to try again", "Give from_step.")
+        if info.state not in TERMINAL_RUNS and info.state != RunState.HELD:
+            raise conflict(info, f"is {info.state}", "Only a run that has ended is tried again.")
+    again = await run.retry(from_step=body.from_step, args=body.args)
+    return accepted(again)
+
+
+async def retry_runs(call: ApiCall) -> Reply:
+    body: WhichRuns = call.body
+    runs = call.client.runs
+    if body.ids is not None:
+        _ids_alone(body)
+        again = await runs.retry(await call.check_runs(body.ids))
+    else:
+        again = await runs.retry(
+            status=body.status, tags=call.only(_filtered(body)), flow=body.flow
+        )
+    return Reply(RunIds([run.id for run in again]), 202)
+
+
+async def pause_run(call: ApiCall) -> Reply:
+    body: ReasonBody = call.body
+    run, info = await call.run()
+    call.refuse_ended(info, "paused")
+    await run.pause(body.reason)
+    return Reply(RunIds([run.id]))
+
+
+async def resume_run(call: ApiCall) -> Reply:
+    run, info = await call.run()
+    call.refuse_ended(info, "resumed")
+    await run.resume()
+    return Reply(RunIds([run.id]))
+
+
+async def set_priority(call: ApiCall) -> Reply:
+    body: PriorityBody = call.body
+    run, info = await call.run()
+    asked = await call.client.queue.reprioritise(run.id, body.priority)
+    if asked.over or asked.started:
+        info = await run.info()
+        raise conflict(info, f"is {info.state}", "Only a queued run has a place to change.")
+    return Reply(asked, 202)
+
+
+async def list_queue(call: ApiCall) -> Reply:
+    query: PageQuery = call.query
+    found = await call.client.queue.list(query.limit)
+    return Reply(QueuePage(call.shown(found, lambda entry: entry.run.tags)))
+
+
+async def cancel_queued(call: ApiCall) -> Reply:
+    body: CancelQueuedBody = call.body
+    queue, reason = call.client.queue, _reason(body.reason)
+    if body.ids is not None:
+        if body.tags or body.flow is not None:
+            raise _either()
+        return Reply(await queue.cancel(await call.check_runs(body.ids), reason=reason), 202)
+    if not body.tags and body.flow is None:
+        raise _say_which()
+    asked = await queue.cancel(tags=call.only(body.tags), flow=body.flow, reason=reason)
+    return Reply(asked, 202)
+
+
+def _reason(text: str) -> str:
+    return names.text(text, "reason") if text else ""
+
+
+def _filtered(body: WhichRuns) -> Any:
+    """The tags of a filter. A tenant's own tags do not say which of its runs are meant."""
+    if body.status is None and not body.tags and body.flow is None:
+        raise _say_which()
+    return body.tags
+
+
+def _ids_alone(body: WhichRuns) -> None:
+    if body.status is not None or body.tags or body.flow is not None:
+        raise _either()
+
+
+def _either() -> InvalidInput:
+    return InvalidInput(
+        "ids and a filter cannot be given together.", field="ids", hint="Give the one or the other."
+    )
+
+
+def _say_which() -> InvalidInput:
+    return InvalidInput(
+        "say which runs are meant.",
+        field="ids",
+        hint='Give ids, or a filter: {"tags": {"tenant": "acme"}}.',
+    )
+
+
+ROUTES = (
+    ApiRoute(
+        "POST", "/runs", "submit", submit_run, "Submit a run of a flow by its name", SubmittedRun,
+        202, RunBody, refuses=(404, 409, 413, 415, 422, 429), headers=KEY_HEADER,
+        example={"flow": "build", "args": {"names": ["a", "b"]}, "tags": {"tenant": "acme"}, "priority": 5},
+    ),
+    ApiRoute(
+        "POST", "/runs/batch", "submit", submit_runs, "Submit many runs of a flow", SubmittedRuns,
+        202, RunsBody, refuses=(404, 409, 413, 415, 422, 429), headers=KEY_HEADER,
+        example={"flow": "build", "runs": [{"args": {"names": ["a"]}}, {"args": {"names": ["b"]}, "key": "b"}]},
+    ),
+    ApiRoute(
+        "GET", "/runs", "read", list_runs, "List runs, newest first", RunPage,
+        query=RunsQuery, refuses=(422,),
+    ),
+    ApiRoute(
+        "POST", "/runs/cancel", "operate", cancel_runs, "Cancel many runs", Requested,
+        202, CancelRunsBody, refuses=(404, 413, 415, 422),
+        example={"tags": {"tenant": "acme"}, "status": ["queued"], "reason": "wrong input"},
+    ),
+    ApiRoute(
+        "POST", "/runs/retry", "operate", retry_runs, "Queue many ended runs again", RunIds,
+        202, WhichRuns, refuses=(404, 409, 413, 415, 422, 429),
+        example={"flow": "build", "status": ["failed"]},
+    ),
+    ApiRoute("GET", "/runs/{run}", "read", get_run, "One run", RunInfo, refuses=(404,)),
+    ApiRoute(
+        "POST", "/runs/{run}/cancel", "operate", cancel_run, "Cancel a run", Requested,
+        202, CancelBody, optional=True, refuses=(404, 409, 413, 415, 422), example={"reason": "wrong input"},
+    ),
+    ApiRoute(
+        "POST", "/runs/{run}/retry", "operate", retry_run, "Queue an ended run again", SubmittedRun,
+        202, RetryBody, optional=True, refuses=(404, 409, 413, 415, 422, 429), example={"from_step": "index"},
+    ),
+    ApiRoute(
+        "POST", "/runs/{run}/pause", "operate", pause_run, "Start nothing more of a run", RunIds,
+        body=ReasonBody, optional=True, refuses=(404, 409, 413, 415, 422), example={"reason": "maintenance"},
+    ),
+    ApiRoute(
+        "POST", "/runs/{run}/resume", "operate", resume_run, "Let a paused run go on", RunIds,
+        refuses=(404, 409),
+    ),
+    ApiRoute(
+        "PUT", "/runs/{run}/priority", "operate", set_priority, "Give a queued run another priority", Requested,
+        202, PriorityBody, refuses=(404, 409, 413, 415, 422), example={"priority": 9},
+    ),
+    ApiRoute(
+        "GET", "/queue", "read", list_queue, "Queued runs in the order in which they start", QueuePage,
+        query=PageQuery, refuses=(422,),
+    ),
+    ApiRoute(
+        "POST", "/queue/cancel", "operate", cancel_queued, "Cancel runs that have not started", Requested,
+        202, CancelQueuedBody, refuses=(404, 413, 415, 422), example={"flow": "build"},
+    ),
+)  # fmt: skip

@@ -1,0 +1,182 @@
+"""What there is to know of one run: result, tasks, graph, events, logs, why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from locktender.base import codec
+from locktender.base.errors import (
+    AdmissionRejected,
+    DuplicateKey,
+    LocktenderError,
+    NotFound,
+    RunFailed,
+    WaitTimeout,
+)
+from locktender.base.ids import run_of
+from locktender.client.views import EventInfo, GraphInfo, LogInfo, TaskInfo
+from locktender.observe.why import Why
+from locktender.server.api.answers import refusal
+from locktender.server.api.bodies import LogsQuery, PartQuery, ResultQuery
+from locktender.server.api.reading import number
+from locktender.server.api.routing import ApiCall, ApiRoute, Reply
+
+T = TypeVar("T")
+MOST_SAID = 2_000
+
+
+class RunResult(msgspec.Struct, frozen=True):
+    """What a run that succeeded returned."""
+
+    run: str
+    state: str
+    result: Any
+
+
+class RunProgress(msgspec.Struct, frozen=True):
+    """A run that has not ended."""
+
+    run: str
+    state: str
+
+
+class TaskPage(msgspec.Struct, frozen=True):
+    """Tasks by their number."""
+
+    tasks: list[TaskInfo]
+    next: int | None
+    """`after` of the next part; null: this is the last."""
+
+
+class EventPage(msgspec.Struct, frozen=True):
+    """Changes of state in their order."""
+
+    events: list[EventInfo]
+    next: int | None
+
+
+class LogPage(msgspec.Struct, frozen=True):
+    """Lines in the order of time."""
+
+    logs: list[LogInfo]
+
+
+class WhyAnswer(msgspec.Struct, frozen=True):
+    """What a run waits for: every gate with its numbers and holders."""
+
+    why: Why
+    text: str
+    """The same, for people."""
+
+
+async def get_result(call: ApiCall) -> Any:
+    query: ResultQuery = call.query
+    run, _ = await call.run()
+    try:
+        found = await run.result(query.wait)
+    except WaitTimeout:
+        state = await run.status()
+        return Reply(RunProgress(run.id, state), 202, {"retry-after": "1"})
+    except (RunFailed, AdmissionRejected, DuplicateKey) as error:
+        # The last two: a submission in a transaction of an application, refused afterwards.
+        return refusal(_Ended(error, await run.status()))
+    value = msgspec.Raw(codec.encode(found, "result"))
+    return Reply(RunResult(run.id, "succeeded", value))
+
+
+class _Ended(RunFailed):
+    """The error of an ended run, with its state."""
+
+    def __init__(self, error: LocktenderError, state: str) -> None:
+        message = error.message[:MOST_SAID]
+        super().__init__(message, field=error.field, got=error.got, hint=error.hint)
+        self.code = error.code  # type: ignore[misc]
+        self._state = state
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**super().as_dict(), "state": self._state}
+
+
+async def list_tasks(call: ApiCall) -> Reply:
+    query: PartQuery = call.query
+    run, _ = await call.run()
+    found = sorted(await run.tasks(), key=lambda task: task.id)
+    return Reply(TaskPage(*_part(found, query, lambda task: task.id)))
+
+
+async def list_events(call: ApiCall) -> Reply:
+    query: PartQuery = call.query
+    run, _ = await call.run()
+    return Reply(EventPage(*_part(await run.events(), query, lambda event: event.seq)))
+
+
+def _part(
+    found: Sequence[T], query: PartQuery, number: Callable[[T], int]
+) -> tuple[list[T], int | None]:
+    """Events of one commit share a number: they stay together."""
+    rest = [each for each in found if number(each) > query.after]
+    end = query.limit
+    while 0 < end < len(rest) and number(rest[end]) == number(rest[end - 1]):
+        end += 1
+    page = rest[:end]
+    return page, number(page[-1]) if len(rest) > len(page) else None
+
+
+async def list_logs(call: ApiCall) -> Reply:
+    query: LogsQuery = call.query
+    run, _ = await call.run()
+    task = None if query.task is UNSET else query.task
+    return Reply(LogPage(await run.logs(task, limit=query.limit)))
+
+
+async def get_graph(call: ApiCall) -> Reply:
+    run, _ = await call.run()
+    return Reply(await run.graph())
+
+
+async def get_task_why(call: ApiCall) -> Reply:
+    run, info = await call.run()
+    task = number(call.path("task"), "task")
+    if run_of(task) != info.number:
+        raise NotFound(f"run {run.id} has no task {task}.", field="task", got=task)
+    why = await call.client.why(task)
+    return Reply(WhyAnswer(why, why.text()))
+
+
+async def get_why(call: ApiCall) -> Reply:
+    run, _ = await call.run()
+    why = await run.why()
+    return Reply(WhyAnswer(why, why.text()))
+
+
+ROUTES = (
+    ApiRoute(
+        "GET", "/runs/{run}/result", "read", get_result, "The result of a run, waiting for it if asked to",
+        RunResult, query=ResultQuery, refuses=(404, 409, 422), also={202: RunProgress},
+    ),
+    ApiRoute(
+        "GET", "/runs/{run}/tasks", "read", list_tasks, "The tasks of a run", TaskPage,
+        query=PartQuery, refuses=(404, 422),
+    ),
+    ApiRoute(
+        "GET", "/runs/{run}/events", "read", list_events, "Every change of state of a run and its tasks",
+        EventPage, query=PartQuery, refuses=(404, 422),
+    ),
+    ApiRoute(
+        "GET", "/runs/{run}/logs", "read", list_logs, "Lines that the bodies of a run logged", LogPage,
+        query=LogsQuery, refuses=(404, 422),
+    ),
+    ApiRoute(
+        "GET", "/runs/{run}/graph", "read", get_graph, "The steps of a run and how they depend on each other",
+        GraphInfo, refuses=(404,),
+    ),
+    ApiRoute(
+        "GET", "/runs/{run}/tasks/{task}/why", "read", get_task_why, "What a task waits for", WhyAnswer,
+        refuses=(404,),
+    ),
+    ApiRoute("GET", "/runs/{run}/why", "read", get_why, "What a run waits for", WhyAnswer, refuses=(404,)),
+)  # fmt: skip

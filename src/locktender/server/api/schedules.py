@@ -1,0 +1,220 @@
+"""Schedules, and what runs wait for: events, approvals, their answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from locktender.base import names
+from locktender.client.mailing import EventWaitInfo
+from locktender.client.schedules import ScheduleChangeInfo, ScheduleInfo
+from locktender.server.api.bodies import (
+    AnswerBody,
+    EventBody,
+    EventsQuery,
+    PageQuery,
+    ScheduleBody,
+    TopicBody,
+)
+from locktender.server.api.routing import ApiCall, ApiRoute, Reply
+from locktender.server.api.runs import SubmittedRun, accepted
+from locktender.server.api.settings import Removed
+from locktender.server.api.streams import Changes, EventStream
+
+
+class SchedulePage(msgspec.Struct, frozen=True):
+    """Schedules by name."""
+
+    schedules: list[ScheduleInfo]
+
+
+class ScheduleChanges(msgspec.Struct, frozen=True):
+    """Who changed a schedule, the latest first."""
+
+    changes: list[ScheduleChangeInfo]
+
+
+class WaitPage(msgspec.Struct, frozen=True):
+    """Who waits for which event; the first that times out first."""
+
+    waits: list[EventWaitInfo]
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """An event that was sent."""
+
+    new: bool
+    """False: it was there already."""
+
+
+async def list_schedules(call: ApiCall) -> Reply:
+    return Reply(SchedulePage(await call.client.schedules.list()))
+
+
+async def get_schedule(call: ApiCall) -> Reply:
+    return Reply(await call.client.schedules.get(_name(call)))
+
+
+async def set_schedule(call: ApiCall) -> Reply:
+    body: ScheduleBody = call.body
+    options = {name: getattr(body, name) for name in body.__struct_fields__}
+    flow, args = options.pop("flow"), options.pop("args")
+    return Reply(await call.client.schedules.set(_name(call), flow, args, **options))
+
+
+async def delete_schedule(call: ApiCall) -> Reply:
+    name = _name(call)
+    await call.client.schedules.delete(name)
+    return Reply(Removed(name))
+
+
+async def pause_schedule(call: ApiCall) -> Reply:
+    await call.client.schedules.pause(_name(call))
+    return await get_schedule(call)
+
+
+async def resume_schedule(call: ApiCall) -> Reply:
+    await call.client.schedules.resume(_name(call))
+    return await get_schedule(call)
+
+
+async def reset_schedule(call: ApiCall) -> Reply:
+    name = _name(call)
+    await call.client.schedules.reset(name)
+    return Reply(Removed(name))
+
+
+async def run_schedule(call: ApiCall) -> Reply:
+    return accepted(await call.client.schedules.run_now(_name(call)))
+
+
+async def list_schedule_changes(call: ApiCall) -> Reply:
+    query: PageQuery = call.query
+    found = await call.client.schedules.history(_name(call), query.limit)
+    return Reply(ScheduleChanges(found))
+
+
+def _name(call: ApiCall) -> str:
+    return names.name(call.path("schedule"), "schedule")
+
+
+async def list_waits(call: ApiCall) -> Reply:
+    query: PageQuery = call.query
+    found = await call.client.events.waiting(limit=query.limit)
+    if call.principal.tags:
+        mine = {run for run in {each.run for each in found} if await _is_mine(call, run)}
+        found = [each for each in found if each.run in mine]
+    return Reply(WaitPage(found))
+
+
+async def _is_mine(call: ApiCall, run: str) -> bool:
+    info = await (await call.client.runs.get(run)).info()
+    return call.principal.sees(info.tags)
+
+
+async def list_run_waits(call: ApiCall) -> Reply:
+    run, _ = await call.run()
+    return Reply(WaitPage(await run.waits()))
+
+
+async def send_event(call: ApiCall) -> Reply:
+    body: EventBody = call.body
+    run, info = await call.run()
+    call.refuse_ended(info, "sent an event")
+    return Reply(Sent(await run.send(body.event, body.payload, id=body.id)), 202)
+
+
+async def send_to_topic(call: ApiCall) -> Reply:
+    body: TopicBody = call.body
+    sent = await call.client.events.send(
+        call.path("topic"), body.payload, match=body.match, id=body.id
+    )
+    return Reply(Sent(sent), 202)
+
+
+async def answer_wait(call: ApiCall) -> Reply:
+    body: AnswerBody = call.body
+    return Reply(Sent(await call.client.events.answer(body.token, body.payload)), 202)
+
+
+async def follow_events(call: ApiCall) -> Any:
+    query: EventsQuery = call.query
+    run = None if query.run is UNSET else (await call.run_named(query.run))[0].id
+    subjects = None if query.subject is UNSET else frozenset(query.subject.split(","))
+    followers, principal = call.api.followers, call.principal
+    place = await followers.begin(call.request.headers.get("last-event-id"))
+    return EventStream(
+        followers,
+        place,
+        lambda each: (
+            principal.sees(each.tags)
+            and (run is None or each.event.run_id == run)
+            and (subjects is None or each.event.subject in subjects)
+        ),
+    )
+
+
+ROUTES = (
+    ApiRoute("GET", "/schedules", "read", list_schedules, "Schedules", SchedulePage),
+    ApiRoute(
+        "GET", "/schedules/{schedule}", "read", get_schedule, "A schedule with its next and last ticks",
+        ScheduleInfo, refuses=(404, 422),
+    ),
+    ApiRoute(
+        "PUT", "/schedules/{schedule}", "operate", set_schedule, "Set a schedule", ScheduleInfo,
+        body=ScheduleBody, refuses=(404, 413, 415, 422),
+        example={"flow": "build", "args": {"names": ["a"]}, "cron": "0 3 * * 1-5", "tz": "Europe/Berlin"},
+    ),
+    ApiRoute(
+        "DELETE", "/schedules/{schedule}", "operate", delete_schedule, "Remove a schedule", Removed,
+        refuses=(404, 422),
+    ),
+    ApiRoute(
+        "POST", "/schedules/{schedule}/pause", "operate", pause_schedule, "Make no runs of it", ScheduleInfo,
+        refuses=(404, 422),
+    ),
+    ApiRoute(
+        "POST", "/schedules/{schedule}/resume", "operate", resume_schedule, "Make runs of it again", ScheduleInfo,
+        refuses=(404, 422),
+    ),
+    ApiRoute(
+        "POST", "/schedules/{schedule}/reset", "operate", reset_schedule, "Go back to what code declares", Removed,
+        refuses=(404, 422),
+    ),
+    ApiRoute(
+        "POST", "/schedules/{schedule}/run", "submit", run_schedule, "Submit a run of it now", SubmittedRun,
+        202, refuses=(404, 422, 429),
+    ),
+    ApiRoute(
+        "GET", "/schedules/{schedule}/changes", "read", list_schedule_changes, "Who changed a schedule",
+        ScheduleChanges, query=PageQuery, refuses=(422,),
+    ),
+    ApiRoute(
+        "GET", "/waits", "read", list_waits, "The inbox: who waits for which event", WaitPage,
+        query=PageQuery, refuses=(422,),
+    ),
+    ApiRoute(
+        "GET", "/runs/{run}/waits", "operate", list_run_waits, "What a run waits for, with tokens to answer by",
+        WaitPage, refuses=(404,),
+    ),
+    ApiRoute(
+        "POST", "/runs/{run}/events", "submit", send_event, "Send an event to a run", Sent,
+        202, EventBody, refuses=(404, 409, 413, 415, 422, 429),
+        example={"event": "approved", "payload": {"by": "ann"}},
+    ),
+    ApiRoute(
+        "POST", "/topics/{topic}", "submit", send_to_topic, "Send an event to all runs that wait for a topic",
+        Sent, 202, TopicBody, refuses=(413, 415, 422), example={"payload": {"price": 3}, "match": {"item": "a"}},
+    ),
+    ApiRoute(
+        "POST", "/waits/answer", "public", answer_wait, "Answer one wait by its token", Sent,
+        202, AnswerBody, refuses=(404, 409, 413, 415, 422, 429), example={"token": "…", "payload": True},
+    ),
+    ApiRoute(
+        "GET", "/events", "read", follow_events, "Follow every change of state, by server-sent events", Changes,
+        query=EventsQuery, refuses=(404, 422), media="text/event-stream",
+        headers={"Last-Event-ID": "The id of the last message: go on behind it."},
+    ),
+)  # fmt: skip

@@ -1,0 +1,199 @@
+"""`/api/v1/events`: the history as it grows, by server-sent events.
+
+One message has all changes of one read, and its id is the place behind them: a
+client that comes back with `Last-Event-ID` misses nothing and gets nothing
+twice. All connections at one place share one read, so that a hundred of them
+cost the store what one does. A connection that came with an old place reads
+alone until it is closed, ten minutes later, and comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from locktender.base.background import end_tasks
+from locktender.base.errors import HistoryReplaced, InvalidInput, LocktenderError
+from locktender.client.core import Core
+from locktender.client.history import FollowedEvent, HistoryEvent, HistoryPages
+from locktender.server.api.answers import HEADERS, Malformed, Overloaded
+
+log: logging.Logger = logging.getLogger(__name__)
+MOST_STREAMS = 512
+POLL_SECONDS = 0.25
+QUIET_SECONDS = 15.0
+"""Then a comment is sent: proxies close connections that say nothing."""
+LIFETIME_SECONDS = 600.0
+SEND_SECONDS = 10.0
+"""A client that does not read for so long is cut off."""
+MOST_PAGES_KEPT = 64
+BUSY_RETRY_SECONDS = 5
+Page = tuple[str, list[FollowedEvent]]
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """The data of one message: changes in their order."""
+
+    events: list[HistoryEvent]
+
+
+class Followers:
+    """All who follow the history through this server."""
+
+    def __init__(self, core: Core) -> None:
+        self._reader = HistoryPages(core)
+        self._pages: OrderedDict[str, Page] = OrderedDict()
+        """Place → what comes next, of the last reads."""
+        self._reads: dict[str, asyncio.Task[Page]] = {}
+        self._tip: str | None = None
+        self.streams = 0
+        self.closing: asyncio.Event = asyncio.Event()
+
+    async def begin(self, last_event_id: str | None) -> str:
+        """The place to follow from. Raises `Malformed` for an id that is none."""
+        if self.streams >= MOST_STREAMS:
+            raise Overloaded(
+                f"{MOST_STREAMS} connections follow events here, and no more are taken.",
+                hint="Try again later, or on another server.",
+            )
+        if not last_event_id:
+            # Where others wait for what comes next, it can be shared; any other place may be old.
+            if self._tip is None or self._tip not in self._reads:
+                self._tip = await self._reader.now()
+            return self._tip
+        place = last_event_id
+        if place not in self._pages:
+            try:
+                self._keep(place, await self._reader.read(place))
+            except HistoryReplaced:
+                return ""
+            except InvalidInput as error:
+                raise Malformed(
+                    error.message,
+                    field="last-event-id",
+                    got=place[:80],
+                    hint="Leave it out to follow from now on.",
+                ) from None
+        return place
+
+    async def next(self, place: str) -> Page:
+        """What follows `place`; nothing after `QUIET_SECONDS`."""
+        page = self._pages.get(place)
+        if page is not None:
+            return page
+        read = self._reads.get(place)
+        if read is None:
+            read = self._reads[place] = asyncio.create_task(self._read(place))
+        # A connection that is closed does not cancel the read of the others.
+        await asyncio.wait({read})
+        return read.result()
+
+    async def close(self) -> None:
+        self.closing.set()
+        await end_tasks([*self._reads.values()])
+
+    async def _read(self, place: str) -> Page:
+        try:
+            left = QUIET_SECONDS
+            while True:
+                page = await self._reader.read(place)
+                if page[1] or left <= 0:
+                    self._tip = page[0]
+                    self._keep(place, page)
+                    return page
+                left -= POLL_SECONDS
+                await asyncio.sleep(POLL_SECONDS)
+        finally:
+            del self._reads[place]
+
+    def _keep(self, place: str, page: Page) -> None:
+        if page[0] == place:
+            return  # nothing has happened: the next read starts at the same place
+        self._pages[place] = page
+        while len(self._pages) > MOST_PAGES_KEPT:
+            self._pages.popitem(last=False)
+
+
+class EventStream(Response):
+    """Sends what `followers` read until the client goes, the server ends, or the lifetime is over."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, followers: Followers, place: str, wanted: Callable[[FollowedEvent], bool]
+    ) -> None:
+        super().__init__(headers={**HEADERS, "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._followers = followers
+        self._place = place
+        self._wanted = wanted
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        self._followers.streams += 1
+        gone = asyncio.create_task(_until_gone(receive))
+        closing = asyncio.create_task(self._followers.closing.wait())
+        sending = asyncio.create_task(self._send_all(send))
+        try:
+            await asyncio.wait(
+                {gone, closing, sending},
+                timeout=LIFETIME_SECONDS,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            self._followers.streams -= 1
+            await end_tasks([gone, closing, sending])
+        if gone.cancelled():
+            with suppress(TimeoutError, OSError):
+                await _bounded(
+                    send({"type": "http.response.body", "body": b"", "more_body": False})
+                )
+
+    async def _send_all(self, send: Send) -> None:
+        try:
+            await _bounded(
+                send(
+                    {
+                        "type": "http.response.start",
+                        "status": self.status_code,
+                        "headers": self.raw_headers,
+                    }
+                )
+            )
+            if not self._place:
+                self._place = await self._followers.begin(None)
+                await self._send(send, "event: reset\ndata: {}\n")
+            await self._send(send, f"retry: 2000\nid: {self._place}\n")
+            while True:
+                self._place, events = await self._followers.next(self._place)
+                wanted = [each.event for each in events if self._wanted(each)]
+                data = msgspec.json.encode(Changes(wanted)).decode()
+                said = f"event: changes\ndata: {data}\n" if wanted else ": quiet\n"
+                await self._send(send, f"id: {self._place}\n{said}")
+        except (TimeoutError, OSError):
+            return  # it does not read
+        except HistoryReplaced:
+            await self._send(send, "event: reset\ndata: {}\n")
+        except LocktenderError as error:
+            log.warning("failed to follow the history: %s", error)
+
+    async def _send(self, send: Send, block: str) -> None:
+        body = f"{block}\n".encode()
+        await _bounded(send({"type": "http.response.body", "body": body, "more_body": True}))
+
+
+async def _bounded(sending: Any) -> None:
+    async with asyncio.timeout(SEND_SECONDS):
+        await sending
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,157 @@
+"""Submissions of many requests, written together; and `Idempotency-Key`.
+
+While one group is being written the next one gathers, as in the leader: there is
+no timer. Each request has an answer of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from locktender.base.announced import AnnouncedFlow
+from locktender.base.errors import InvalidInput
+from locktender.base.ids import id_of
+from locktender.client.by_name import announced_flow, is_elsewhere, prepare_announced
+from locktender.client.client_async import AsyncClient, Refusal
+from locktender.client.core import Core
+from locktender.client.run import AsyncRun
+from locktender.client.runs_async import runs_beginning
+from locktender.client.submission import Submission
+from locktender.client.submit import Prepared, Preparing
+from locktender.server.api.answers import Malformed, StateConflict
+
+MOST_TOGETHER = 1_000
+FLOW_KEPT_SECONDS = 0.5
+MOST_FLOWS_KEPT = 1_000
+MAX_KEY = 200
+KEY_CHARACTERS = 16
+"""Of an id, those that the key decides: 80 bits. The other ten are the body's."""
+_sorted = msgspec.json.Encoder(order="deterministic").encode
+Answered = AsyncRun[Any] | Refusal
+
+
+class SubmitGroups:
+    """Accepts runs one by one and submits them in groups."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._client = AsyncClient(core)
+        self._waiting: list[tuple[Prepared, asyncio.Future[Answered]]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._flows: dict[str, tuple[float, AnnouncedFlow]] = {}
+
+    async def submit(self, prepared: Prepared) -> AsyncRun[Any]:
+        """Raises what `AsyncClient.submit` raises."""
+        future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        self._waiting.append((prepared, future))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._serve(), name="locktender-submissions")
+        found = await future
+        if isinstance(found, AsyncRun):
+            return found
+        raise found
+
+    async def close(self) -> None:
+        """Returns when what was accepted is written."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    async def prepare(self, flow: str, calls: Sequence[Submission]) -> list[Prepared]:
+        """Checked by the code that is here, or by what workers announced."""
+        if not is_elsewhere(flow):
+            preparing = Preparing(flow, self._core.settings, self._core.clock)
+            return [preparing.prepare(call) for call in calls]
+        return prepare_announced(self._core, await self._announced(flow), calls)
+
+    async def _announced(self, name: str) -> AnnouncedFlow:
+        now = asyncio.get_running_loop().time()
+        until, flow = self._flows.get(name, (0.0, None))
+        if flow is not None and now < until:
+            return flow
+        found = await announced_flow(self._core, name)
+        if len(self._flows) >= MOST_FLOWS_KEPT:
+            self._flows.clear()
+        self._flows[name] = now + FLOW_KEPT_SECONDS, found
+        return found
+
+    async def _serve(self) -> None:
+        while self._waiting:
+            group, self._waiting = self._waiting[:MOST_TOGETHER], self._waiting[MOST_TOGETHER:]
+            await self._group(group)
+
+    async def _group(self, group: list[tuple[Prepared, asyncio.Future[Answered]]]) -> None:
+        try:
+            found = await self._client.submit_all_prepared(
+                [prepared for prepared, _ in group], partial=True
+            )
+        except InvalidInput as error:
+            if len(group) == 1:
+                _fail(group[0][1], error)
+                return
+            # One of them can never start, and would refuse the others.
+            for each in group:
+                await self._group([each])
+            return
+        except Exception as error:  # noqa: BLE001 — the error is the answer to every request
+            for _, future in group:
+                _fail(future, error)
+            return
+        for (_, future), answer in zip(group, found, strict=True):
+            if not future.done():
+                future.set_result(answer)
+
+
+def _fail(future: asyncio.Future[Answered], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+class IdempotencyKey:
+    """Ids of runs, made from a key and a body: the store takes each id once."""
+
+    def __init__(self, key: str, whose: str, body: object) -> None:
+        """`whose`: keys of different principals are different keys."""
+        if not 0 < len(key) <= MAX_KEY or not key.isascii() or not key.isprintable():
+            raise Malformed(
+                f"Idempotency-Key must have 1 to {MAX_KEY} printable characters.",
+                field="idempotency-key",
+                got=key[:40],
+            )
+        self._key = key
+        self._seed = f"{whose}\0{key}".encode()
+        self._body = hashlib.sha256(_sorted(body)).digest()
+
+    def run_id(self, index: int = 0) -> str:
+        """Of the run of this index."""
+        ours = hashlib.sha256(b"%s\0%d" % (self._seed, index)).digest()
+        return id_of(ours)[:KEY_CHARACTERS] + id_of(self._body)[KEY_CHARACTERS:]
+
+    def given_to(self, prepared: Sequence[Prepared]) -> list[Prepared]:
+        """`prepared` with the ids of this key."""
+        return [
+            msgspec.structs.replace(
+                each, run=msgspec.structs.replace(each.run, id=self.run_id(index))
+            )
+            for index, each in enumerate(prepared)
+        ]
+
+    async def earlier(self, core: Core) -> AsyncRun[Any] | None:
+        """The run of this key and body, if there is one. Raises `StateConflict` if the key had another body."""
+        ours = self.run_id()
+        found = await runs_beginning(core, ours[:KEY_CHARACTERS])
+        for info in found:
+            if info.id != ours:
+                raise StateConflict(
+                    f"the key {self._key!r} was used with another body.",
+                    state=info.state,
+                    run=info.id,
+                    field="idempotency-key",
+                    got=self._key,
+                    hint="Use a new key for a new submission.",
+                )
+        return AsyncRun(core, ours) if found else None

@@ -1,0 +1,75 @@
+"""What describes the API: the document that is checked in, its examples, the page, and the table behind them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from tests.support.server_harness import fetch, process, served
+
+from locktender.server.api import openapi
+from locktender.server.api.principal import Scope
+from locktender.server.api.routing import ApiRoute
+from locktender.server.api.table import TABLE
+
+CHECKED_IN = Path(__file__).parent.parent.parent / "docs" / "openapi.json"
+WRITE = "python -m tests.engine.test_http_docs"
+
+
+def test_the_document_that_is_checked_in_is_the_one_that_is_served():
+    assert CHECKED_IN.read_bytes() == openapi.encoded(), f"write it again: {WRITE}"
+
+
+def test_every_reference_of_the_document_leads_somewhere():
+    text = openapi.encoded().decode()
+    schemas = openapi.document()["components"]["schemas"]
+    assert set(re.findall(r'"#/components/schemas/(\w+)"', text)) <= set(schemas)
+    names = [each.name for each in TABLE]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("route", TABLE, ids=lambda route: route.name)
+def test_every_route_has_a_scope_and_an_example_that_fits(route: ApiRoute):
+    assert route.scope in get_args(Scope)
+    # what changes something needs more than the right to read; answering a wait has a token of its own
+    if route.method != "GET" and route.name != "answer_wait":
+        assert route.scope in ("submit", "operate", "admin")
+    if route.body is not None:
+        assert route.example is not None
+        msgspec.convert(route.example, route.body)
+    operation = openapi.document()["paths"][f"/api/v1{route.path}"][route.method.lower()]
+    assert operation["x-scope"] == route.scope
+
+
+async def test_the_documents_are_served_without_anything_foreign(tmp_path: Path):
+    async with (
+        process(tmp_path / "locktender.db", lead=True, work=False) as (core, _),
+        served(core, api=True) as port,
+    ):
+        served_one = await fetch(port, "/api/v1/openapi.json")
+        assert json.loads(CHECKED_IN.read_bytes()) == served_one.data
+        page = await fetch(port, "/api/docs")
+        assert page.headers["content-type"].startswith("text/html")
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+        assert "<script" not in page.text
+        loaded: list[Any] = re.findall(
+            r'<(?:link|img|script)[^>]*(?:href|src)="([^"]*)"', page.text
+        )
+        assert loaded == ["/api/docs.css"]
+        assert (await fetch(port, "/api/docs.css")).headers["content-type"].startswith("text/css")
+        for route in TABLE:
+            assert f'id="{route.name}"' in page.text
+        # a worker's port has no API
+    async with (
+        process(tmp_path / "locktender.db", lead=False, work=True) as (core, _),
+        served(core) as port,
+    ):
+        assert (await fetch(port, "/api/v1/runs")).status == 404
+
+
+if __name__ == "__main__":
+    CHECKED_IN.write_bytes(openapi.encoded())

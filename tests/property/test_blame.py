@@ -1,0 +1,126 @@
+"""H3, simulated: what a run's time went into adds up to its wall time, whatever happens to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from tests.support.worlds import settle
+
+from locktender.base.events import Event
+from locktender.base.graph import Graph
+from locktender.base.states import TaskState
+from locktender.observe.run_times import HAND_OFF, WORK, RunTimes, times_of
+from locktender.observe.slot_events import slot_events
+from locktender.simulate.scenarios import GATE_SCENARIOS, random_world, violations
+from locktender.simulate.world import SimWorld
+
+SAMPLE, WHOLE = 10, 60
+"""Worlds of about seven runs each."""
+
+
+def blamed(sim: SimWorld) -> Iterator[tuple[int, list[Event], RunTimes]]:
+    elections = [event.at for event in sim.model.events if event.subject == "leader"]
+    for seq, row in sim.model.runs.items():
+        history = [event for event in sim.model.events if event.run == seq]
+        times = times_of(history, sim.model.graphs[row.graph], sim.now, elections=elections)
+        yield seq, history, times
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *range(SAMPLE),
+        *(pytest.param(seed, marks=pytest.mark.long) for seed in range(SAMPLE, WHOLE)),
+    ],
+)
+def test_h3_own_work_gates_and_hand_off_are_the_wall_time(seed: int):
+    sim = random_world(seed, clock_jumps=False)
+    settle(sim)
+    latency = sim.behaviour.latency
+    for seq, history, times in blamed(sim):
+        spent = times.spent()
+        row = sim.model.runs[seq]
+        assert (times.start, times.end) == (history[0].at, row.ended_at)
+        assert sum(spent.values()) == row.ended_at - history[0].at, (seed, seq)
+        assert min(spent.values(), default=0) >= 0, (seed, seq, spent)
+        for task in times.tasks:
+            assert sum(piece.us for piece in task.pieces) == task.end - task.start
+            # What is own work is as long as its bodies were, up to the messages about them.
+            bodies = [
+                each for each in sim.bodies if each.task == task.id and each.state != "killed"
+            ]
+            worked = sum(each.end - each.start for each in bodies)
+            assert abs(task.spent().get(WORK, 0) - worked) <= 2 * latency * len(bodies), task
+        # Nothing is hidden in the hand-off: it is messages, and offers that were accepted late.
+        steps = sum(1 for task, _ in times.path if task is not None)
+        changes = sum(len(task.pieces) for task, _ in times.path if task is not None)
+        late = sum(_offered(history, task.id) for task, _ in times.path if task is not None)
+        allowed = (4 * steps + 2 * changes + 8) * latency + late + 2_000
+        assert spent.get(HAND_OFF, 0) <= allowed, (seed, seq, spent)
+
+
+def _offered(history: list[Event], task: int) -> int:
+    """For how long it was offered to workers that accepted it in the end."""
+    total, at = 0, 0
+    for event in history:
+        if event.subject == "task" and event.task == task:
+            if event.after == TaskState.RUNNING:
+                total += event.at - at
+            at = event.at
+    return total
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_h3_a_clock_that_is_set_does_not_break_the_sum(seed: int):
+    sim = random_world(seed)
+    settle(sim)
+    for seq, _, times in blamed(sim):
+        assert sum(times.spent().values()) == times.end - times.start, (seed, seq)
+
+
+@pytest.mark.parametrize("kind", GATE_SCENARIOS)
+def test_h3_time_at_each_kind_of_gate_is_charged_to_it(kind: str):
+    sim = GATE_SCENARIOS[kind].world()
+    settle(sim)
+    lost: dict[str, int] = {}
+    for _, history, times in blamed(sim):
+        for what, us in times.spent().items():
+            name = what.partition(":")[0]
+            lost[name] = lost.get(name, 0) + us
+        for task in times.tasks:
+            # All that a task of these worlds waits for after its request is its gate.
+            asked = next(e.at for e in history if e.task == task.id and e.after == "requested")
+            start = next(e.at for e in history if e.task == task.id and e.after == "scheduled")
+            spent = task.spent()
+            waited = sum(us for what, us in spent.items() if what not in {WORK, HAND_OFF})
+            assert waited == start - asked, (task, spent)
+    assert lost.get({"pause": "paused"}.get(kind, kind), 0) >= 9_000, lost
+
+
+@pytest.mark.parametrize("kind", ["run", "window", "pool", "rate", "worker"])
+def test_h4_every_wait_is_an_event_when_it_begins_without_one_per_waiter(kind: str):
+    scenario = GATE_SCENARIOS[kind]
+    sim = scenario.world()
+    items = list(range(300))
+    sim.submit(
+        Graph("flow", (scenario.node,), max_parallel=scenario.max_parallel), consts=_json([items])
+    )
+    settle(sim)
+    history = [event for event in sim.model.events if event.run == 2]
+    lanes = [event for event in sim.model.events if event.subject == "wait"]
+    derived = list(slot_events(history, [event for event in lanes if not event.run]))
+    asked = {event.task: event.at for event in history if event.after == "requested"}
+    at_once = {e.task for e in history if e.after == "scheduled" and e.at == asked[e.task]}
+    began = {e.task: (e.at, e.after) for e, slot in reversed(derived) if slot == "waiting"}
+    # In the order of decision its first gate may be another, which all are behind.
+    assert began.keys() == asked.keys() - at_once
+    assert all(at == asked[task] for task, (at, _) in began.items())
+    assert any(gate.startswith(kind) for _, gate in began.values())
+    assert len([event for event in lanes if "lane" in event.data]) < len(items) / 4
+    assert violations(sim) == []
+
+
+def _json(value: object) -> bytes:
+    return msgspec.json.encode(value)
