@@ -17,7 +17,7 @@ from locktender.base.ids import run_of
 from locktender.base.model import Stubborn
 from locktender.base.states import TaskState
 from locktender.kernel.entries import QueuedRun, TaskEntry
-from locktender.kernel.explain_waits import Wait, wait_at
+from locktender.kernel.explain_waits import WaitEstimate, wait_at
 from locktender.kernel.explain_workers import (
     bound_by_total,
     no_fitting_worker,
@@ -375,7 +375,7 @@ def _worker(
     beside = _beside_for_worker(scheduler, entry, wanted, several, now)
     line = _line(scheduler, entry, beside)
     permits, busy = sum(seats(worker, requirement.executor) for worker in several), len(running)
-    wait = Wait()
+    wait = WaitEstimate()
     if any(not worker.unanswered for worker in several):
         places, what = (busy, permits), f"{requirement.executor} permits"
         wait = wait_at(

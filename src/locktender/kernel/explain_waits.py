@@ -16,7 +16,7 @@ from locktender.kernel.openings import older
 from locktender.kernel.reasons import Typical
 
 
-class Wait(NamedTuple):
+class WaitEstimate(NamedTuple):
     """The last fields of a reason."""
 
     us: int | None = None
@@ -49,7 +49,7 @@ def wait_at(
     now: int,
     beside: Callable[[Lane[TaskEntry]], bool],
     what: str,
-) -> Wait:
+) -> WaitEstimate:
     """
     holders  tasks in flight that hold what it waits for
     places   how many are used, and the limit
@@ -70,8 +70,8 @@ def wait_at(
     found = estimate(holding, before, limit / each, (need - max(0, limit - used)) / each)
     if found is None:
         elapsed = [one.elapsed_us for one in holding]
-        return Wait(wait_for(elapsed, usual, ahead, places, need), waiters=waiters)
-    return Wait(found.us, found.p90_us, basis(found, ahead, waiters, what), waiters)
+        return WaitEstimate(wait_for(elapsed, usual, ahead, places, need), waiters=waiters)
+    return WaitEstimate(found.us, found.p90_us, basis(found, ahead, waiters, what), waiters)
 
 
 def basis(found: Estimate, ahead: int, waiters: int, what: str) -> str:
