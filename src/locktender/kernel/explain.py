@@ -17,7 +17,7 @@ from locktender.base.ids import run_of
 from locktender.base.model import Stubborn
 from locktender.base.states import TaskState
 from locktender.kernel.entries import QueuedRun, TaskEntry
-from locktender.kernel.estimates import wait_for
+from locktender.kernel.explain_waits import WaitEstimate, wait_at
 from locktender.kernel.explain_workers import (
     bound_by_total,
     no_fitting_worker,
@@ -51,11 +51,10 @@ def explain_task(
     scheduler: Scheduler, entry: TaskEntry, typical: Typical, now: int
 ) -> list[Reason]:
     """Every gate that blocks a requested task; empty when it starts with the next cycle."""
-    usual = typical.step_us.get(entry.spec.step)
     reasons = [
         each
         if isinstance(each, Reason)
-        else TASK_TEXTS[each.gate.kind](scheduler, entry, each, usual, now)
+        else TASK_TEXTS[each.gate.kind](scheduler, entry, each, typical, now)
         for each in _blocking(scheduler, entry, now)
     ]
     lane = lane_of(scheduler, entry)
@@ -202,7 +201,7 @@ def _line(
 
 
 def _pool(
-    scheduler: Scheduler, entry: TaskEntry, block: Block, usual: int | None, now: int
+    scheduler: Scheduler, entry: TaskEntry, block: Block, typical: Typical, now: int
 ) -> Reason:
     pool, slots = block.gate, block.need
     if block.never:
@@ -215,7 +214,7 @@ def _pool(
     elif block.reason == "reserved":
         text = _reserved(block)
     else:
-        return _full(scheduler, entry, block, usual, now)
+        return _full(scheduler, entry, block, typical, now)
     return Reason(block.name, text, block.used, block.limit, slots, never=block.never)
 
 
@@ -228,7 +227,7 @@ def _reserved(block: Block) -> str:
 
 
 def _rate(
-    scheduler: Scheduler, entry: TaskEntry, block: Block, _usual: int | None, now: int
+    scheduler: Scheduler, entry: TaskEntry, block: Block, _typical: Typical, now: int
 ) -> Reason:
     """How much of the burst is spent, when it lets the next ones pass, and those before it first."""
     gate, slots = block.gate, block.need
@@ -258,7 +257,7 @@ def _rate(
 
 
 def _full(
-    scheduler: Scheduler, entry: TaskEntry, block: Block, usual: int | None, now: int
+    scheduler: Scheduler, entry: TaskEntry, block: Block, typical: Typical, now: int
 ) -> Reason:
     gate, need = block.gate, block.need
     tasks = holders_of(scheduler.ledger, gate)
@@ -285,8 +284,18 @@ def _full(
         line.precision,
         tuple(everyone[:MAX_HOLDERS_SHOWN]),
         max(0, len(everyone) - MAX_HOLDERS_SHOWN),
-        wait_for(
-            [now - each.since for each in holders], usual, line.ahead, (gate.used, gate.limit), need
+        *wait_at(
+            scheduler.ledger,
+            entry,
+            gate,
+            tasks,
+            line.ahead,
+            (gate.used, gate.limit),
+            need,
+            typical,
+            now,
+            _at(gate),
+            _what(gate),
         ),
     )
 
@@ -319,17 +328,18 @@ def _what(gate: Gate) -> str:
 
 
 def _ahead(scheduler: Scheduler, entry: TaskEntry, gate: Gate) -> QueuePosition:
-    return _line(
-        scheduler,
-        entry,
-        lambda lane: (
-            any(each is gate for each in lane.gates) or any(each is gate for each, _ in lane.needs)
-        ),
+    return _line(scheduler, entry, _at(gate))
+
+
+def _at(gate: Gate) -> Callable[[Lane[TaskEntry]], bool]:
+    """Lanes that need `gate`."""
+    return lambda lane: (
+        any(each is gate for each in lane.gates) or any(each is gate for each, _ in lane.needs)
     )
 
 
 def _worker(
-    scheduler: Scheduler, entry: TaskEntry, block: Block, usual: int | None, now: int
+    scheduler: Scheduler, entry: TaskEntry, block: Block, typical: Typical, now: int
 ) -> Reason:
     wanted = block.gate
     assert isinstance(wanted, WorkerGate)  # noqa: S101
@@ -362,11 +372,25 @@ def _worker(
             several, requirement.executor, sum(task.token in stubborn for task in running), now=now
         )
     offers = f"; {counted(entry.offers, 'offer')} so far" if entry.offers else ""
-    line = _line_for_worker(scheduler, entry, wanted, several, now)
+    beside = _beside_for_worker(scheduler, entry, wanted, several, now)
+    line = _line(scheduler, entry, beside)
     permits, busy = sum(seats(worker, requirement.executor) for worker in several), len(running)
-    elapsed = [now - task.started_at for task in running]
-    answering = any(not worker.unanswered for worker in several)
-    estimate = wait_for(elapsed, usual, line.ahead, (busy, permits)) if answering else None
+    wait = WaitEstimate()
+    if any(not worker.unanswered for worker in several):
+        places, what = (busy, permits), f"{requirement.executor} permits"
+        wait = wait_at(
+            scheduler.ledger,
+            entry,
+            wanted,
+            running,
+            line.ahead,
+            places,
+            1,
+            typical,
+            now,
+            beside,
+            what,
+        )
     return Reason(
         block.name,
         text + offers,
@@ -375,11 +399,13 @@ def _worker(
         1,
         line.ahead,
         line.precision,
-        estimate_us=estimate,
+        (),
+        0,
+        *wait,
     )
 
 
-TASK_TEXTS: Final[dict[str, Callable[[Scheduler, TaskEntry, Block, int | None, int], Reason]]] = {
+TASK_TEXTS: Final[dict[str, Callable[[Scheduler, TaskEntry, Block, Typical, int], Reason]]] = {
     "run": _full,
     "window": _full,
     "pool": _pool,
@@ -389,10 +415,10 @@ TASK_TEXTS: Final[dict[str, Callable[[Scheduler, TaskEntry, Block, int | None, i
 """How `why` explains a block, by the kind of its gate."""
 
 
-def _line_for_worker(
+def _beside_for_worker(
     scheduler: Scheduler, entry: TaskEntry, wanted: WorkerGate, matching: list[Worker], now: int
-) -> QueuePosition:
-    """Who waits for the same permits of the same workers, of whatever step, and for nothing else."""
+) -> Callable[[Lane[TaskEntry]], bool]:
+    """Lanes that wait for the same permits of the same workers, of whatever step, and for nothing else."""
     queue = scheduler.ledger.task_queue
     executor = wanted.requirement.executor
     known: dict[WorkerGate, bool] = {wanted: True}
@@ -411,7 +437,7 @@ def _line_for_worker(
         head = lane.head() if isinstance(gate, WorkerGate) and shares(gate) else None
         return head is not None and not any(queue.blocks(lane, head, now, worker=False))
 
-    return _line(scheduler, entry, beside)
+    return beside
 
 
 def _seconds(microseconds: int) -> str:

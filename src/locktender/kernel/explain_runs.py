@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from locktender.base.limits import Limits
 from locktender.kernel.dag import RunGraph
 from locktender.kernel.entries import QueuedRun
-from locktender.kernel.estimates import wait_for
+from locktender.kernel.estimates import Estimate, Holding, Line, wait_for
+from locktender.kernel.estimates import estimate as estimated
 from locktender.kernel.explain import turn_reason
+from locktender.kernel.explain_waits import basis
 from locktender.kernel.gates.protocol import UNBOUNDED, Block, Gate, Lane
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.node_state import Phase
@@ -188,6 +190,8 @@ def _full(
     elapsed = [now - holder.since for holder in holders]
     by_default = gate is ledger.run_gate and ledger.default_runs
     estimate = wait_for(elapsed, typical.run_us, turns, (gate.used, gate.limit))
+    holding = [Holding(each, typical.run_holds) for each in elapsed]
+    played = _played(holding, Line(turns, typical.run_holds), gate)
     return Reason(
         block.name,
         f"{RUN_TEXTS[gate.kind](gate)}: {gate.used} of {gate.limit} runs execute"
@@ -200,8 +204,23 @@ def _full(
         holders=tuple((waiting + holders)[:MAX_HOLDERS_SHOWN]),
         more_holders=max(0, len(waiting) + len(holders) - MAX_HOLDERS_SHOWN),
         # Of a line that was not counted to its end nobody knows how long it is, nor how long a run waits.
-        estimate_us=None if precision == "at least" or waiting else estimate,
+        **({} if precision == "at least" or waiting else _wait(estimate, played, ahead, gate)),
     )
+
+
+def _played(holding: list[Holding], line: Line, gate: Gate) -> Estimate | None:
+    return estimated(holding, [line], gate.limit, 1 - max(0, gate.limit - gate.used))
+
+
+def _wait(usual: int | None, played: Estimate | None, ahead: int, gate: Gate) -> dict[str, Any]:
+    if played is None:
+        return {"estimate_us": usual}
+    what = RUN_TEXTS[gate.kind](gate)
+    return {
+        "estimate_us": played.us,
+        "p90_us": played.p90_us,
+        "basis": basis(played, ahead, 0, what).replace("hold", "run"),
+    }
 
 
 def _names(waiting: list[Holder]) -> str:

@@ -17,6 +17,7 @@ from locktender.base.states import TaskState
 from locktender.kernel import lanes
 from locktender.kernel.admission import AdmissionQueue
 from locktender.kernel.entries import QueuedRun, RunEntry, TaskEntry
+from locktender.kernel.estimates import Holds
 from locktender.kernel.gates import SLOT_GATES
 from locktender.kernel.gates.pool import PoolGate
 from locktender.kernel.gates.protocol import Lane, SlotGate
@@ -37,6 +38,8 @@ class Ledger(RunLedger):
         """Tasks that are offered, by id, the oldest first."""
         self.look_at: dict[int, RunEntry] = {}
         """Runs that may have to give their place back: something of theirs changed."""
+        self.holds: Holds = Holds()
+        """How long attempts lasted, for estimates."""
         self.lingering: dict[tuple[int, int, str], tuple[int, int, str]] = {}
         """(task, token, pool) → (slots, until, worker): slots of dead holders whose pool has a longer lease."""
         self.lingering_changed: bool = False
@@ -312,9 +315,14 @@ class Ledger(RunLedger):
             if task.worker is not None and task.scheduled_at <= before
         ]
 
-    def release(self, task: TaskEntry) -> None:
-        """`task` is no longer in flight: everything it held is free, exactly once."""
+    def release(self, task: TaskEntry, ended_at: int = 0) -> None:
+        """`task` is no longer in flight: everything it held is free, exactly once.
+
+        `ended_at`: when its body ended; 0: it did not, or nobody knows.
+        """
         assert task.lane is not None  # noqa: S101
+        if ended_at:
+            self.holds.record(task.spec.step, ended_at - task.scheduled_at)
         self._release(task, task.lane, task.lane.slots)
 
     def release_lost(self, task: TaskEntry, dead_since: int, now: int) -> list[int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush, nsmallest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from locktender.base.durations import spoken
 from locktender.base.states import HOLDING
@@ -404,7 +404,7 @@ def holders_of(ledger: Ledger, gate: Gate) -> list[TaskEntry]:
 
 def older(lane: Lane[TaskEntry], task: TaskEntry) -> int:
     """How many of a lane stand before a task by rank and age."""
-    own = (task.rank, task.id)
+    own: tuple[Any, ...] = (task.rank, task.id)
     if len(lane.entries) == len(lane.live):
         return sum(map(own.__gt__, lane.entries))
     return sum((each.rank, each.id) < own for each in lane.live.values())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from locktender.base.durations import MAX_MICROSECONDS, clock_text, spoken
@@ -47,6 +49,13 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
     holders: tuple[Holder, ...] = ()
     more_holders: int = 0
     estimate_us: int | None = None
+    """As often shorter as longer."""
+    p90_us: int | None = None
+    """Shorter in nine of ten cases."""
+    basis: str = ""
+    """What the estimate is from."""
+    waiters: int = 0
+    """How many wait for the same, it included."""
     never: bool = False
     """As limits are now, this can never be passed."""
 
@@ -81,6 +90,10 @@ class Typical(msgspec.Struct, frozen=True):
 
     step_us: dict[str, int] = {}
     run_us: int | None = None
+    holds: Mapping[str, tuple[int, ...]] = {}
+    """Step → the last durations, sorted."""
+    run_holds: tuple[int, ...] = ()
+    """Of runs of the flow that is asked about."""
 
 
 def event_reason(name: str, since: int, until: int, now: int, tz: str = "UTC") -> Reason:

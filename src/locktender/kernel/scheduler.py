@@ -316,7 +316,7 @@ class Scheduler:
             # For a worker that ended with the body inside: as if it had been lost at that moment.
             self._release_lost(entry, at or now, now)
         else:
-            self.ledger.release(entry)
+            self.ledger.release(entry, at or now)
         if local:
             self.commit_builder.commit.own_ends = True
             self.lifecycle.record_end(entry, before, state, error, reason)

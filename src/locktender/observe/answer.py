@@ -103,8 +103,7 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
                 head += f", tags {', '.join(f'{key}={value}' for key, value in self.tags.items())}"
         lines = [head + "."]
         lines += _lines(self.reasons, "  ", self.now)
-        if self.estimate_us is not None:
-            lines.append(f"  Expected wait: about {spoken(self.estimate_us)}.")
+        lines += _wait_lines(self.reasons)
         lines += start_lines(self.lets_start, "  ")
         if self.offers and self.state == TaskState.REQUESTED:
             lines.append(f"  It was offered {counted(self.offers, 'time')} so far.")
@@ -136,6 +135,20 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def _count_text(count: int, meant: Precision) -> str:
     return f"{count:,}" if meant == "exact" else f"{meant} {count:,}"
+
+
+def _wait_lines(reasons: tuple[Reason, ...]) -> list[str]:
+    """`Expected wait: ~40s: 3rd of 7 for pool db, median hold 26s over the last 50`, of the slowest gate."""
+    known = [each for each in reasons if each.estimate_us is not None]
+    if not known:
+        return []
+    slowest = max(known, key=lambda each: each.estimate_us or 0)
+    text = f"  Expected wait: ~{spoken(slowest.estimate_us or 0)}"
+    if slowest.basis:
+        text += f": {slowest.basis}"
+    if slowest.p90_us is not None:
+        text += f"; in 9 of 10 cases within {spoken(slowest.p90_us)}"
+    return [text + "."]
 
 
 def start_lines(openings: tuple[GateOpening, ...], indent: str, who: str = "It ") -> list[str]:

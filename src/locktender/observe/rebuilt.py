@@ -24,6 +24,7 @@ from locktender.base.limits import Fair, Limits
 from locktender.base.model import RunRow
 from locktender.base.states import RunState, TaskState
 from locktender.kernel import clock_jump, lanes
+from locktender.kernel.estimates import LAST
 from locktender.kernel.fair_turns import Turns
 from locktender.kernel.lanes import rank
 from locktender.kernel.lifecycle import Defaults
@@ -112,7 +113,9 @@ def typical(snapshot: Snapshot, scheduler: Scheduler) -> Typical:
     for row in snapshot.tasks:
         if row.state == TaskState.COMPLETED and row.started_at:
             by_step.setdefault(_step(scheduler, row), []).append(row.ended_at - row.started_at)
-    return Typical({step: median(times) for step, times in by_step.items() if step})
+    steps = {step: times for step, times in by_step.items() if step}
+    holds = {step: tuple(sorted(times[-LAST:])) for step, times in steps.items()}
+    return Typical({step: median(times) for step, times in steps.items()}, holds=holds)
 
 
 def _step(scheduler: Scheduler, row: TaskRow) -> str:

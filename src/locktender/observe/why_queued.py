@@ -12,6 +12,7 @@ from locktender.base.graph import Graph
 from locktender.base.model import RunRow
 from locktender.kernel import lanes
 from locktender.kernel.entries import QueuedRun
+from locktender.kernel.estimates import LAST
 from locktender.kernel.explain_runs import explain_queued, place_precision, runs_to_start
 from locktender.kernel.fair_turns import Turns
 from locktender.kernel.gate_names import counted
@@ -88,7 +89,9 @@ async def _explained(
     if head is None:
         head = QueuedRun(row, lanes.rank(view.limits, row.priority, row.queued_at))
     # Times of other flows are no estimate for this one.
-    typical = Typical(run_us=median(lasted) if lasted else None)
+    typical = Typical(
+        run_us=median(lasted) if lasted else None, run_holds=tuple(sorted(lasted[-LAST:]))
+    )
     replaced = await _replaced(store, row)
     reasons = explain_queued(scheduler, head, typical, line, view.now, replaced=replaced)
     precision = place_precision(scheduler.ledger, head, line)
