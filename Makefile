@@ -54,7 +54,7 @@ demo: $(STAMP)
 picture: $(STAMP)
 	$(BIN)/python tools/demo_picture.py
 
-# Ours alone, at most five minutes; PARTS="backlog take_over" for the longer parts.
+# Ours alone, at most five minutes; PARTS="backlog take_over sleepers" for the longer parts.
 bench: $(STAMP)
 	$(BIN)/python -m bench $(PARTS)
 

@@ -25,8 +25,10 @@ from bench import (
     kernel,
     maps,
     postgres,
+    sleepers,
     store,
     take_over,
+    waits,
     worker,
 )
 from bench.report import Figure, Record, put_between_markers
@@ -39,11 +41,13 @@ DAILY: dict[str, Callable[[], list[Figure]]] = {
     "worker": worker.run,
     "cluster": cluster.run,
     "dispatch": dispatch.run,
+    "waits": waits.run,
 }
 ON_DEMAND: dict[str, Callable[[], list[Figure]]] = {
     "backlog": backlog.run,
     "api": api.run,
     "maps": maps.run,
+    "sleepers": sleepers.run,
     "take_over": take_over.run,
 }
 PARTS = DAILY | ON_DEMAND

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import datetime
 
 from bench import engine  # noqa: F401 — its flow of a real graph runs on workers too
-from locktender import flow, step
+from locktender import flow, sleep, sleep_until, step, wait_event
 
 
 @step(pools={"wide": 1})
@@ -74,3 +75,29 @@ def turns(items: list[int]) -> list[tuple[float, float]]:
 @flow
 def fives(items: list[int]) -> None:
     five_ms.map(items)
+
+
+@flow
+def nap() -> object:
+    """It sleeps for as long as a benchmark lasts."""
+    return sleep("10h")
+
+
+@flow
+def alarm(at: datetime) -> float:
+    return stamp(sleep_until(at, 1))
+
+
+@flow
+def told(topic: str) -> object:
+    return wait_event("news", match={"topic": topic})
+
+
+@flow
+def answered() -> float:
+    return stamp(wait_event("go"))
+
+
+@flow(name="bench tick")
+def ticked(n: int) -> float:
+    return stamp(n)

@@ -87,7 +87,7 @@ def measure(store: str, tasks: int) -> dict[str, float]:
         first = cluster.server().ready()
         for start in range(0, tasks, PER_RUN):
             client.submit(many, min(PER_RUN, tasks - start))
-        eventually(lambda: _count(url, "task") >= tasks, PATIENCE, "every task")
+        eventually(lambda: count_rows(url, "task") >= tasks, PATIENCE, "every task")
         second = cluster.server().ready()
         before = _term(url)
         pauses = _Pauses(second)
@@ -95,11 +95,13 @@ def measure(store: str, tasks: int) -> dict[str, float]:
         killed = time.monotonic()
         first.kill()
         client.submit(one)
-        eventually(lambda: _count(url, "task") > tasks, PATIENCE, "the first cycle of a new leader")
+        eventually(
+            lambda: count_rows(url, "task") > tasks, PATIENCE, "the first cycle of a new leader"
+        )
         seconds = time.monotonic() - killed
         time.sleep(WATCH_SECONDS)  # a leader that cannot renew its lease would lose it now
         client.submit(one)
-        eventually(lambda: _count(url, "task") > tasks + 1, PATIENCE, "a later cycle")
+        eventually(lambda: count_rows(url, "task") > tasks + 1, PATIENCE, "a later cycle")
         return {
             "seconds": seconds,
             "terms": _term(url) - before,
@@ -108,7 +110,7 @@ def measure(store: str, tasks: int) -> dict[str, float]:
         }
 
 
-def _count(url: str, table: str) -> int:
+def count_rows(url: str, table: str) -> int:
     return _ask(url, f"SELECT count(*) FROM {_table(url, table)}")
 
 

@@ -108,11 +108,14 @@ def test_every_change_has_a_name_of_its_own():
     subjects = set(get_args(Subject))
     states = {*RunState, *TaskState, "given_back", "paused", "sent", "failed"}
     named = {
-        event_name(subject, after) for subject in subjects - {"wait", "leader"} for after in states
+        event_name(subject, after, {})
+        for subject in subjects - {"wait", "leader"}
+        for after in states
     }
     assert len(named) == len(subjects - {"wait", "leader"}) * len(states)
-    assert event_name("wait", "pool db") == "StepSlotWaiting"
-    assert event_name("leader", "host:1") == "LeaderElected"
+    assert event_name("task", "scheduled", {"pools": {"db": 1}}) == "StepSlotClaimed"
+    assert event_name("wait", "pool db", {}) == "StepSlotWaiting"
+    assert event_name("leader", "host:1", {}) == "LeaderElected"
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])

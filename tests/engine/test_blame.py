@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.support import cli_harness
 
-from locktender import Client, Retry, Run, embedded, flow, sleep, step
+from locktender import Client, Retry, Run, embedded, flow, sleep, step, wait_event
 from locktender.observe.blame import Blame
 from locktender.testing import check_history, eventually
 
@@ -57,6 +57,16 @@ def hold(latch: str) -> None:
 @flow
 def held(latch: str) -> None:
     return hold(latch)
+
+
+@step
+async def echo(value: int) -> int:
+    return value
+
+
+@flow
+def asking() -> int:
+    return echo(wait_event("answer", timeout="1h"))
 
 
 @flow
@@ -113,6 +123,41 @@ def test_h3_a_wait_that_goes_on_is_blamed_on_its_gate(engine: Client):
     lost = {each.gate: each.us for each in ended.gates}
     assert lost["pool:db"] >= waiting.gates[0].us
     assert {task.name for task in ended.tasks if task.critical} == {"use", "collect"}
+
+
+def test_h3_waits_of_the_whole_run_are_blamed(engine: Client):
+    """A pause, a delay, an event, a retry and the end of a run in the queue."""
+    engine.submit(plain, [1]).result(TIMEOUT)
+    engine.flows.pause(f"{__name__}:plain")
+    paused = engine.submit(plain, [1])
+    eventually(lambda: [each.gate for each in paused.blame().gates] != [])
+    engine.flows.resume(f"{__name__}:plain")
+    paused.result(TIMEOUT)
+    assert "paused:pause" in {each.gate for each in adds_up(paused).gates}
+
+    delayed = engine.submit(plain, [1], delay="30ms")
+    delayed.result(TIMEOUT)
+    assert {each.gate: each.us for each in adds_up(delayed).gates}["time"] >= 29 * MILLISECOND
+
+    asks = engine.submit(asking)
+    eventually(lambda: asks.status() == "waiting")
+    assert [each.gate for each in adds_up(asks).gates] == ["event:answer"]
+    asks.send("answer", 5)
+    assert asks.result(TIMEOUT) == 5
+    assert "event:answer" in {each.gate for each in adds_up(asks).gates}
+
+    asks.retry(from_step="echo")
+    asks.result(TIMEOUT)
+    again = adds_up(asks)
+    assert "event:answer" not in {each.gate for each in again.gates}
+
+    engine.limits.pause()
+    queued = engine.submit(plain, [1])
+    eventually(lambda: queued.blame().gates != ())
+    queued.cancel()
+    queued.wait(TIMEOUT)
+    assert {each.gate for each in adds_up(queued).gates} == {"paused:max_concurrent_runs"}
+    engine.limits.resume()
 
 
 def test_h3_a_wait_is_charged_to_those_who_held_the_gate(engine: Client, tmp_path: Path):

@@ -116,6 +116,30 @@ async def test_pruned_runs_are_no_violation(url: str, store: Store) -> None:
     assert (numbers.broken, numbers.lag_us) == (0, 0)
 
 
+async def test_a_run_that_is_pruned_while_it_is_read_is_not_taken_for_active(
+    url: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("locktender.observe.history_reading.ROWS_PER_PAGE", 1)
+    monkeypatch.setattr(continuous_audit, "ROWS_PER_ROUND", 1)
+    await fill(url, 2)
+    numbers = AuditNumbers()
+    audit = ContinuousAudit(store, numbers)
+
+    def active() -> int:
+        reading = audit._reading  # pyright: ignore[reportPrivateUsage]
+        return 0 if reading is None else reading.replaying.world.active
+
+    async def in_the_middle() -> bool:
+        await audit.round(store)
+        return active() > 0
+
+    await until(in_the_middle, "an active run")
+    assert (await forget(store, Forget(await store.now() + 1, "ops"))).runs == 2
+    await fill(url, 1)
+    await read_all(audit, store, numbers)
+    assert (numbers.broken, active()) == (0, 0)
+
+
 async def test_a_long_history_is_read_in_several_rounds(
     url: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

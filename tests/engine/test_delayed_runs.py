@@ -65,7 +65,7 @@ def test_g1_a_delayed_run_starts_at_its_time_and_not_before(client: Client):
     assert run.result(TIMEOUT) == 4
     states = [(event.before, event.after) for event in run.events() if event.subject == "run"]
     assert states[:3] == [("new", "waiting"), ("waiting", "queued"), ("queued", "running")]
-    assert f"sleeps until {moment:%Y-%m-%d %H:%M:%S} UTC" in str(later.why())
+    assert f"sleeps until {moment:%A %Y-%m-%d %H:%M:%S} UTC" in str(later.why())
     later.cancel()
     assert later.wait(60)
 
@@ -76,7 +76,7 @@ def test_g2_a_waiting_run_holds_nothing(client: Client):
     waiting = [client.submit(doubled, n, delay="1h") for n in range(3)]
     assert client.submit(doubled, 5).result(TIMEOUT) == 10
     assert {run.status() for run in waiting} == {RunState.WAITING}
-    assert "sleeps until 20" in str(waiting[0].why())
+    assert "sleeps until " in str(waiting[0].why())
     assert "(59m" in str(waiting[0].why()) or "(1h00m" in str(waiting[0].why())
     assert len(client.runs.list(status="waiting")) == 3
     assert client.queue.list() == []

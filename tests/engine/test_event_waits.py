@@ -132,7 +132,7 @@ def test_g4_an_event_ends_the_wait_for_it_and_its_payload_is_the_result(client: 
     [reason] = run.why().reasons
     assert reason.gate == "event"
     assert reason.text.startswith("waits for event `approved` since ")
-    assert f"times out {wait.until:%Y-%m-%d %H:%M:%S} UTC" in reason.text
+    assert f"times out {wait.until:%A %Y-%m-%d %H:%M:%S} UTC" in reason.text
     assert [each.run for each in client.events.waiting()] == [run.id]
     assert run.send("approved", {"by": "ann"}, id="mail-7")
     assert not run.send("approved", {"by": "bob"}, id="mail-7")

@@ -35,6 +35,7 @@ def messages(run: Any) -> list[str]:
 @pytest.mark.parametrize("flow", [steps.by_loop, steps.by_thread, steps.by_child], ids=str)
 def test_lines_are_stored_while_the_body_runs(engine: Client, flow: Any, tmp_path: Path):
     run = engine.submit(flow, str(tmp_path), secret("env:HG_LIVE_TOKEN"))
+    eventually(run.logs)
     following = run.follow_logs()
     first = next(following)
     assert first.message.startswith("first line, with ")

@@ -274,6 +274,10 @@ async def test_what_a_server_and_a_worker_do_is_counted_by_each(tmp_path: Path):
         # Each acceptance and each end is a change that the server reads.
         assert found("change_delay_seconds_count") == 8
         assert found("task_wait_seconds_count") >= 4
+        # The third waited at the pool, and all of them for a worker.
+        assert found("gate_wait_seconds_count", gate="pool") == 1
+        assert found("gate_wait_seconds_sum", gate="pool") > 0
+        assert found("gate_wait_seconds_count", gate="worker") >= 3
         assert found("sweep_age_seconds") > 0
         # and the worker's numbers are not the server's
         assert found("worker_tasks_completed_total", state="completed") == 0

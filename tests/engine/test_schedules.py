@@ -8,10 +8,20 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
-from locktender import Client, InvalidFlow, InvalidInput, NotFound, flow, step
+from locktender import (
+    Client,
+    InvalidFlow,
+    InvalidInput,
+    NotFound,
+    RunState,
+    flow,
+    step,
+    wait_event,
+)
 from locktender.client.schedules import ScheduleInfo
 from locktender.store.open import store_for
 from locktender.testing import VirtualClock, eventually
@@ -115,6 +125,24 @@ def test_g3_overlap_skips_queues_and_replaces(ticking: Callable[..., ScheduleInf
     assert outcomes(ticking("queue", 3, "1ms")) == ["ran", "ran", "missed"]
     old = engine.runs.get(str(replaced.last[1].run))
     eventually(lambda: old.status() == "cancelled")
+
+
+@flow(name="sched approval")
+def approval() -> Any:
+    return wait_event("approved", timeout="2d")
+
+
+def test_why_of_a_scheduled_run_speaks_in_the_zone_of_its_schedule(engine: Client):
+    engine.schedules.set("s", approval, cron="0 3 * * 1-5", tz="Europe/Berlin")
+    run = engine.schedules.run_now("s")
+    eventually(lambda: run.status() is RunState.WAITING)
+    [wait] = run.waits()
+    assert wait.until is not None
+    shown = f"{wait.until.astimezone(ZoneInfo('Europe/Berlin')):%A %Y-%m-%d %H:%M:%S}"
+    [reason] = run.why().reasons
+    assert reason.text.startswith("waits for event `approved` since ")
+    assert f", times out {shown} (Europe/Berlin) (" in reason.text
+    run.cancel()
 
 
 def test_g3_a_tick_at_the_ceiling_is_missed_with_its_reason(

@@ -6,7 +6,8 @@ import pytest
 from tests.support.history_writer import HistoryWriter
 
 from locktender.base.graph import Graph, Node, Param, PoolNeed, Tag
-from locktender.observe.checker import Peak, check, peaks
+from locktender.observe.checker import RULES, History, Peak, check, peaks
+from locktender.observe.checker.audit import Replay
 
 DB = Graph("db", (Node("a", "a", over=Param("x"), pools=(PoolNeed("db"),)),))
 FREE = Graph("free", (Node("a", "a", over=Param("x")),))
@@ -45,6 +46,22 @@ def test_a_pool_beyond_its_limit_is_found_and_its_peak_measured():
     [fault] = check(story.history())
     assert (fault.rule, fault.message) == ("ceilings", "pool 'db': 3 in use with a limit of 2.")
     assert Peak("pool:db", 2, 3, False) in peaks(story.history())
+
+
+def test_a_commit_that_is_whole_is_judged_once_without_the_next():
+    story = tell()
+    story.pool("db", 2)
+    grants(story, 3)
+    replaying = Replay(History((), story.history().graphs), RULES)
+    replaying.feed(story.events)
+    assert not replaying.violations
+    replaying.close_commit()
+    assert [each.rule for each in replaying.violations] == ["ceilings"]
+    before = len(story.events)
+    story.worker("other")
+    replaying.feed(story.events[before:])
+    replaying.close_commit()
+    assert len(replaying.finish(complete=False).violations) == 1
 
 
 def test_a_commit_is_judged_as_a_whole():

@@ -88,3 +88,19 @@ def test_a_completion_the_leader_had_not_read_is_no_lie():
         assert found(story) == []
     story.wait(task, "pool:db", 2, 2)
     assert found(story) == ["true_reason"], "by now it knows"
+
+
+@pytest.mark.parametrize(("used", "expected"), [(2, []), (1, ["true_reason"])])
+def test_the_reason_of_a_lane_that_runs_share_is_true_too(used: int, expected: list[str]):
+    story, task = blocked(NARROW)
+    data = {"gate": "pool:db", "lane": "1f", "used": used, "limit": 2, "need": 1, "task": task}
+    story.event("wait", "", "pool:db", run=0, task=0, data=data)
+    assert found(story) == expected
+
+
+def test_who_holds_a_gate_and_what_waits_cost_break_no_rule():
+    story, _ = blocked(NARROW)
+    held = {"gate": "pool:db", "held": [[1, 2]]}
+    story.event("wait", "pool:db", "pool:db", run=0, task=0, data=held)
+    story.event("cost", "", "", run=0, task=0, data={"gates": {"pool:db": [20, 1]}})
+    assert found(story) == []

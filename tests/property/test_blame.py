@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from tests.support.worlds import settle
 
 from locktender.base.events import Event
+from locktender.base.graph import Graph
 from locktender.base.states import TaskState
 from locktender.observe.run_times import HAND_OFF, WORK, RunTimes, times_of
-from locktender.simulate.scenarios import GATE_SCENARIOS, random_world
+from locktender.observe.slot_events import slot_events
+from locktender.simulate.scenarios import GATE_SCENARIOS, random_world, violations
 from locktender.simulate.world import SimWorld
 
 SAMPLE, WHOLE = 10, 60
@@ -94,3 +97,30 @@ def test_h3_time_at_each_kind_of_gate_is_charged_to_it(kind: str):
             waited = sum(us for what, us in spent.items() if what not in {WORK, HAND_OFF})
             assert waited == start - asked, (task, spent)
     assert lost.get({"pause": "paused"}.get(kind, kind), 0) >= 9_000, lost
+
+
+@pytest.mark.parametrize("kind", ["run", "window", "pool", "rate", "worker"])
+def test_h4_every_wait_is_an_event_when_it_begins_without_one_per_waiter(kind: str):
+    scenario = GATE_SCENARIOS[kind]
+    sim = scenario.world()
+    items = list(range(300))
+    sim.submit(
+        Graph("flow", (scenario.node,), max_parallel=scenario.max_parallel), consts=_json([items])
+    )
+    settle(sim)
+    history = [event for event in sim.model.events if event.run == 2]
+    lanes = [event for event in sim.model.events if event.subject == "wait"]
+    derived = list(slot_events(history, [event for event in lanes if not event.run]))
+    asked = {event.task: event.at for event in history if event.after == "requested"}
+    at_once = {e.task for e in history if e.after == "scheduled" and e.at == asked[e.task]}
+    began = {e.task: (e.at, e.after) for e, slot in reversed(derived) if slot == "waiting"}
+    # In the order of decision its first gate may be another, which all are behind.
+    assert began.keys() == asked.keys() - at_once
+    assert all(at == asked[task] for task, (at, _) in began.items())
+    assert any(gate.startswith(kind) for _, gate in began.values())
+    assert len([event for event in lanes if "lane" in event.data]) < len(items) / 4
+    assert violations(sim) == []
+
+
+def _json(value: object) -> bytes:
+    return msgspec.json.encode(value)

@@ -66,6 +66,7 @@ class KillMatrix:
         self._cases = 0
         self._playing = False
         self._failed: list[str] = []
+        self._mortal: set[str] = set()
         self._nodes: dict[str, ClusterNode] = {}
         self._client: Client = cluster.client()
         # All waiters at once: what is repeated for each few of them need not be killed each time.
@@ -87,6 +88,8 @@ class KillMatrix:
     def play(self, scenes: Sequence[str], *kills: Kill) -> dict[str, int]:
         """Runs the flows and compares their results. How many commits each process made, if nobody was killed."""
         victims = {kill.victim: kill for kill in kills}
+        # One of the last case may die only now: it had read its file before that was emptied.
+        mortal, self._mortal = {*victims, *self._mortal}, set(victims)
         self._cases += 1
         name = f"c{self._cases}"
         for role in self.victims:
@@ -95,7 +98,7 @@ class KillMatrix:
                 self._file(role).write_text(f"{name} count")
             elif (kill := victims.get(role)) is not None:
                 self._file(role).write_text(f"{name} {kill.moment} {kill.at}")
-        revived = threading.Thread(target=self._keep_alive, args=(victims,), daemon=True)
+        revived = threading.Thread(target=self._keep_alive, args=(mortal,), daemon=True)
         self._playing = True
         revived.start()
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 from locktender.base.errors import InvalidInput
 
@@ -48,6 +49,10 @@ def _parse(value: object, field: str) -> int:
         scaled = value * 1_000_000
         return round(scaled) if scaled <= MAX_MICROSECONDS else MAX_MICROSECONDS + 1
     text = value.strip() if isinstance(value, str) else ""
+    if text.startswith("-") and _PART.fullmatch(text[1:]):
+        raise InvalidInput(
+            f"{field} is not a duration: it is negative.", field=field, got=value, hint=_HINT
+        )
     parts = _PART.findall(text)
     if not parts or _PART.sub("", text).strip():
         raise InvalidInput(f"{field} is not a duration.", field=field, got=value, hint=_HINT)
@@ -88,9 +93,13 @@ def instant_text(value: object, field: str) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
-def clock_text(at: int) -> str:
-    """An instant as people read it: `2031-05-01 09:00:00 UTC`."""
+def clock_text(at: int, tz: str = "UTC") -> str:
+    """An instant as people read it: `Thursday 2031-05-01 09:00:00 UTC`, or `… (Europe/Berlin)`."""
     try:
-        return f"{_EPOCH + timedelta(microseconds=at):%Y-%m-%d %H:%M:%S} UTC"
+        moment = _EPOCH + timedelta(microseconds=at)
+        shown = moment if tz == "UTC" else moment.astimezone(ZoneInfo(tz))
     except OverflowError:
         return "a moment that no calendar has"
+    except (ValueError, OSError, LookupError):  # there is no such zone on this machine
+        shown, tz = moment, "UTC"
+    return f"{shown:%A %Y-%m-%d %H:%M:%S} " + ("UTC" if tz == "UTC" else f"({tz})")

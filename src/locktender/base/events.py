@@ -75,8 +75,8 @@ class Change(NamedTuple):
               requested: also lane, gate, where it stands in a blocked lane from its request on
               scheduled, and ends of tasks that did not start: waits {gate: microseconds}
     wait      gate, lane, used, limit, need, behind (how many wait behind the first), task or run: the first.
-              Of a lane that runs share (of no run), and of the queue's (run). Without a lane: gate and
-              held [[run, slots], …], who holds the gate from now on
+              Of a lane that runs share (of no run), and of the queue's (run). Without a lane: gate,
+              held [[run, slots], …], who holds the gate from now on, and of a pool used, limit, need, task
     cost      gates {gate: [microseconds, waiters]}, of waits that were over since the last such event
     cache     stored (task: that made it): key, step, flow, expires_at; cleared: step?, flow?
     mail      sent: n (its number), name, id?; delivered (task: to which): n, name; refused: n, name, reason

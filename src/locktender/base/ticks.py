@@ -99,6 +99,13 @@ class CronExpression(Timing):
         try:
             CronSim(self._cron, datetime(2024, 1, 1))  # noqa: DTZ001 — read only to be checked
         except CronSimError as error:
+            if _is_right_but_for_its_month(self._cron):
+                raise InvalidInput(
+                    "this cron expression never fires: the month has no such day.",
+                    field="cron",
+                    got=cron,
+                    hint='The last day of a month is L: "0 3 L 2 *".',
+                ) from error
             raise InvalidInput(
                 f"the cron expression cannot be read: {error}.",
                 field="cron",
@@ -143,6 +150,15 @@ class CronExpression(Timing):
             offset = (EPOCH + middle * _MICROSECOND).astimezone(self._zone).utcoffset()
             low, high = (middle, high) if offset == before else (low, middle)
         return high
+
+
+def _is_right_but_for_its_month(cron: str) -> bool:
+    fields = cron.split()
+    try:
+        CronSim(" ".join([*fields[:-2], "*", fields[-1]]), datetime(2024, 1, 1))  # noqa: DTZ001
+    except (CronSimError, IndexError):
+        return False
+    return True
 
 
 def jitter_of(name: str, tick: int, jitter_us: int) -> int:

@@ -166,6 +166,8 @@ def _line(
     from locktender.cli.tables import state
 
     change = f"found waiting: {escape(after)}" if subject == "wait" else state(after)
+    if subject == "wait" and "held" in data:
+        change = f"holders of {escape(after)}"
     if "cached" in data:
         change = state("cached")
     if subject in {"run", "task"} and before not in {"new", after}:

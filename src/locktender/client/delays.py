@@ -11,7 +11,9 @@ from locktender.base.errors import InvalidInput
 from locktender.base.model import NewRun
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_EXAMPLE = "e.g. datetime.now(timezone.utc) + timedelta(hours=2)"
+_EXAMPLE = (
+    "e.g. datetime.now(timezone.utc) + timedelta(hours=2), or --start-at 2027-01-31T09:00+01:00"
+)
 
 
 def delayed(run: NewRun, delay: Duration | None, start_at: datetime | None, now: int) -> NewRun:

@@ -53,7 +53,6 @@ START, NOW = "start", "now"
 _NAMES = {
     ("run", "queued"): "RunQueued",
     ("run", "running"): "RunDequeued",
-    ("task", "scheduled"): "StepSlotClaimed",
     ("task", "running"): "StepStarted",
 }
 _SUBJECTS = {"task": "Step", "wait": "StepSlot"}
@@ -96,8 +95,10 @@ class EventReaderInfo:
     """When it came so far."""
 
 
-def event_name(subject: str, after: str) -> str:
+def event_name(subject: str, after: str, data: Mapping[str, Any]) -> str:
     """What a change is called: its subject and what it became."""
+    if (subject, after) == ("task", "scheduled") and data.get("pools"):
+        return "StepSlotClaimed"
     known = _NAMES.get((subject, after))
     if known is not None:
         return known
@@ -289,7 +290,7 @@ def _behind(found: Followed, token: EventToken) -> EventToken:
 def _event(change: Event, run_id: str | None, at: EventToken) -> HistoryEvent:
     return HistoryEvent(
         cursor=at.text(),
-        name=event_name(change.subject, change.after),
+        name=event_name(change.subject, change.after, change.data),
         seq=change.seq,
         at=instant(change.at),
         actor=change.actor,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -24,8 +24,10 @@ from locktender.base.names import UNLIMITED
 from locktender.base.tracebacks import public
 from locktender.client.core import Core
 from locktender.client.views import LimitChangeInfo, LimitInfo, instant
-from locktender.observe.holders import LimitCost, limit_costs
 from locktender.store.protocol import SetLimit
+
+if TYPE_CHECKING:
+    from locktender.observe.holders import LimitCost
 
 FIXED = ("max_concurrent_runs", "max_active", "fair")
 ENGINE = {
@@ -343,6 +345,8 @@ class AsyncLimits:
     async def cost(self, last: Duration = "24h") -> list[LimitCost]:
         """What each limit cost in waiting, of waits that were over within `last`; the most expensive first."""
         self._core.guard.check()
+        from locktender.observe.holders import limit_costs
+
         return await limit_costs(self._core.store, microseconds(last, "last"))
 
     async def list(self) -> LimitInfos:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from locktender.base.durations import Duration
 from locktender.base.limits import Rate
@@ -26,7 +26,9 @@ from locktender.client.views import (
     WorkerInfo,
 )
 from locktender.client.workers import AsyncWorkers
-from locktender.observe.holders import LimitCost
+
+if TYPE_CHECKING:
+    from locktender.observe.holders import LimitCost
 
 Ids = str | Run[Any] | Iterable[str | Run[Any]]
 RunIds = list[str]

@@ -104,7 +104,7 @@ class AsyncRun(Generic[T_co]):
         from locktender.observe.blame import blame_run
 
         self._core.guard.check()
-        return await blame_run(self._core.store, self._id)
+        return await blame_run(self._core.store, await self._core.row(self._id))
 
     async def cancel(self, reason: str = "", *, force: bool = False) -> Requested:
         """Asks for the run to end *cancelled*; `wait()` returns when it has.

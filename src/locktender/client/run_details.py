@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -38,10 +38,11 @@ from locktender.client.views import (
     instant,
     moment,
 )
-from locktender.observe.slot_events import SlotChange, lane_changes, renewals, slot_events
-from locktender.observe.waits import waits_of
 from locktender.store.decode import shown_task
 from locktender.store.protocol import EventFilter, Store
+
+if TYPE_CHECKING:
+    from locktender.observe.slot_events import SlotChange
 
 _held = msgspec.json.Decoder(dict[str, int]).decode
 _STATES = frozenset(TaskState)
@@ -75,6 +76,8 @@ async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
     rows = [shown_task(task) for task in await core.store.tasks(row.seq)]
     reasons: dict[int, str] = {}
     if row.state in EXECUTING_RUNS and any(task.state in _NOT_BEGUN for task in rows):
+        from locktender.observe.waits import waits_of
+
         reasons = await waits_of(core.store, row.seq)
     progress_of: dict[int, Progress] = {}
     stubborn_of: dict[int, Stubborn] = {}
@@ -114,6 +117,8 @@ async def graph(core: Core, run_id: str) -> GraphInfo:
 
 
 async def events(core: Core, run_id: str) -> list[EventInfo]:
+    from locktender.observe.slot_events import lane_changes, renewals, slot_events
+
     row = await core.row(run_id)
     nodes = await nodes_of(core.store, row.graph)
     where = {task.id: shown_task(task) for task in await core.store.tasks(row.seq)}

@@ -127,6 +127,9 @@ def _blocking(scheduler: Scheduler, entry: TaskEntry, now: int) -> Iterator[Reas
             left = max(0, entry.not_before - now)
             yield Reason("time", f"sleeps, {spoken(left)} left", estimate_us=left)
         return
+    if entry.unread:
+        yield Reason("cache", "its result is looked up in the cache")
+        return
     if entry.not_before > now:
         wait = entry.not_before - now
         text = f"back-off after attempt {entry.attempt}: {_seconds(wait)} left"

@@ -179,11 +179,11 @@ class Ledger(RunLedger):
         task.rank = lanes.rank(self.limits, task.run.row.priority, task.requested_at)
         run = task.run
         task.lane = self.lane_of(run, task.node, task.pools)
+        task.mark, task.joined = task.lane.clock, self.now
         if self.workers.some_unfit or run.paused:
             self.look_at[run.seq] = run
         if run.paused or (not run.placed and self._waits_for_place(run, task.lane)):
             return
-        task.mark, task.joined = task.lane.clock, self.now
         self.task_queue.add(task, task.lane)
 
     def return_run(self, run: RunEntry) -> None:

@@ -12,22 +12,38 @@ commit that completes the task removes the wait and says which event it took.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from locktender.base.announced import value_fault
 from locktender.base.changes import Commit, EventWait
 from locktender.base.errors import InvalidInput, UnreadableRow
 from locktender.base.graph import AwaitedEvent
+from locktender.base.model import Mail
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.waits import matched_by, wake_instant
+
+MAX_READY = 1_000
 
 
 class Mailboxes:
     def __init__(self) -> None:
         self.wanted: set[int] = set()
         """Runs with waits that an event may have come for: it has to be read what was sent to them."""
+        self.ready: dict[int, list[Mail]] = {}
+        """What was read for queued runs that go on from their rows: delivered when they do. Of at most `MAX_READY`
+        runs; for others it is read when they have begun."""
         self._opened: set[int] = set()
         """Runs with waits of this cycle. Their rows come with its commit, so what is read before finds nothing."""
+
+    def put_ready(self, runs: Iterable[int], mails: Iterable[Mail]) -> None:
+        """What waits of these queued runs can take. Whatever comes later is read when they have begun."""
+        for run in runs:
+            self.ready.pop(run, None)
+        for mail in mails:
+            if mail.run in self.ready or len(self.ready) < MAX_READY:
+                self.ready.setdefault(mail.run, []).append(mail)
 
     def begin(self, entry: TaskEntry, call: bytes, now: int, commit: Commit) -> int:
         """A wait begins. Returns when it is over, unless an event comes before."""

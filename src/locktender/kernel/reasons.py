@@ -83,9 +83,9 @@ class Typical(msgspec.Struct, frozen=True):
     run_us: int | None = None
 
 
-def event_reason(name: str, since: int, until: int, now: int) -> Reason:
+def event_reason(name: str, since: int, until: int, now: int, tz: str = "UTC") -> Reason:
     """A wait for an event. It holds nothing, and nobody knows how long it lasts."""
     text = f"waits for event `{name}` since {spoken(max(0, now - since))}"
     if until - since < MAX_MICROSECONDS:
-        text += f", times out {clock_text(until)} ({spoken(max(0, until - now))} left)"
+        text += f", times out {clock_text(until, tz)} ({spoken(max(0, until - now))} left)"
     return Reason("event", text)

@@ -63,12 +63,12 @@ class RunLedger:
         else:
             self.line_up_run(head)
 
-    def drop_head(self, run: int) -> QueuedRun | None:
+    def drop_head(self, run: int, now: int = 0) -> QueuedRun | None:
         head = self.heads.pop(run, None)
         if head is None:
             return None
         if head.lane is not None:
-            head.waits, head.in_line = waits_of(head, head.lane, self.now), False
+            head.waits, head.in_line = waits_of(head, head.lane, now or self.now), False
             self.run_queue.remove(head, head.lane)
         elif head.row.waits_for is not None:
             waiting = self.held_back.get(head.row.waits_for, [])

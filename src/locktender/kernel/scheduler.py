@@ -29,7 +29,7 @@ from locktender.kernel.rebuild import start_again
 from locktender.kernel.timeouts import QUEUED, Timeouts, still_queued
 from locktender.kernel.upkeep import forget_stale_timers, forget_unused_gates
 from locktender.kernel.wait_times import add_waits, record_waits
-from locktender.kernel.waiting_runs import WaitsOfRuns, deliver
+from locktender.kernel.waiting_runs import WaitsOfRuns, deliver_all
 
 _dump = msgspec.json.Encoder().encode
 MAX_NEW_TASKS = 10_000
@@ -193,7 +193,7 @@ class Scheduler:
         if row.seq in self.ledger.runs or row.seq in self._ended_queued:
             return
         data: dict[str, object] = {"error": short(failure)}
-        add_waits(self.ledger, self.ledger.drop_head(row.seq), data, now)
+        add_waits(self.ledger, self.ledger.drop_head(row.seq, now), data, now)
         self._retried.pop(row.seq, None)
         change = Change("run", 0, row.state, state, 0, data)
         if row.state == RunState.WAITING:
@@ -346,13 +346,7 @@ class Scheduler:
     def put_mail(self, wanted: Iterable[int], mails: Iterable[Mail], now: int) -> None:
         """What was sent to runs that wait for events: to each wait the first event that it can take."""
         self.lifecycle.mail.wanted.difference_update(wanted)
-        taken: set[tuple[int, int]] = set()
-        for mail in mails:
-            self.lifecycle.at_run = mail.run
-            fits = (mail.run, mail.n) not in taken and deliver(self.lifecycle, mail, now)
-            taken.add((mail.run, mail.n))
-            if not fits and mail.run in self.ledger.runs:
-                self.lifecycle.mail.wanted.add(mail.run)  # it takes the next one
+        deliver_all(self.lifecycle, mails, now)
         self.lifecycle.at_run = 0
 
     # -- the cycle ---------------------------------------------------------------------------------

@@ -73,12 +73,25 @@ class WaitBook:
                 if len(self._sampled) > MAX_GATES:
                     self._sampled.clear()
                 self._sampled[name] = now
-                yield Change("wait", 0, name, name, 0, {"gate": name, "held": held})
+                data = {"gate": name, "held": held, **_numbers(gate, name, now)}
+                yield Change("wait", 0, name, name, 0, data)
         self.due = due
         waiting = ledger.task_queue.lanes or ledger.run_queue.lanes
         if self._costs and (not waiting or now - self._written_at >= SECOND):
             self._written_at, costs, self._costs = now, self._costs, {}
             yield Change("cost", 0, "", "", 0, {"gates": costs})
+
+
+def _numbers(gate: Gate, name: str, now: int) -> dict[str, int]:
+    """Of a pool: its numbers, and a task that waits for it, so that the checker can judge them."""
+    if not isinstance(gate, SlotGate) or gate.timed:
+        return {}
+    for need, heap in gate.parked.items():
+        lane = heap[0][2]
+        head = lane.head() if lane.parked_at is gate and lane.clock.gate == name else None
+        if head is not None and gate.blocks(need, now) is not None:
+            return {"used": gate.used, "limit": gate.limit, "need": need, "task": head.id}
+    return {}
 
 
 def _holders(ledger: Ledger, gate: Gate, name: str) -> list[tuple[int, int]]:

@@ -58,6 +58,17 @@ def deliver(lifecycle: Lifecycle, mail: Mail, now: int) -> bool:
     return not fault
 
 
+def deliver_all(lifecycle: Lifecycle, mails: Iterable[Mail], now: int) -> None:
+    """To each wait the first event that it can take; each event once to a run."""
+    taken: set[tuple[int, int]] = set()
+    for mail in mails:
+        lifecycle.at_run = mail.run
+        fits = (mail.run, mail.n) not in taken and deliver(lifecycle, mail, now)
+        taken.add((mail.run, mail.n))
+        if not fits and mail.run in lifecycle.ledger.runs:
+            lifecycle.mail.wanted.add(mail.run)  # it takes the next one
+
+
 def put_cached(
     lifecycle: Lifecycle,
     asked: Iterable[TaskEntry],
@@ -171,6 +182,7 @@ class WaitsOfRuns:
             self._commit_builder.commit.placed.append(row.seq)
         for _ in restore_run(self._lifecycle, row, graph, rows, now, charged=True):
             pass
+        deliver_all(self._lifecycle, self._lifecycle.mail.ready.pop(row.seq, ()), now)
 
     def take_up(self, row: RunRow, rows: list[TaskRow], graph: Graph, now: int) -> None:
         """It goes on from its rows, without a place."""

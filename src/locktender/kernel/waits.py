@@ -36,7 +36,12 @@ def wake_instant(wait: Wait, call: bytes, now: int) -> int:
         return now + (given.us if isinstance(given, _Microseconds) else microseconds(given, name))
     at = given.us if isinstance(given, _Microseconds) else instant_text(given, name)
     if not 0 <= at <= now + MAX_MICROSECONDS:
-        raise InvalidInput(f"{name} must be within 100 years.", field=name, got=at)
+        raise InvalidInput(
+            f"{name} must be within 100 years.",
+            field=name,
+            got=at if isinstance(given, _Microseconds) else given,
+            hint='e.g. "2027-01-31T09:00:00+01:00".',
+        )
     return at
 
 

@@ -7,7 +7,7 @@ a run arrives in it that could go before the runs that are held, or when those h
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -16,6 +16,7 @@ from locktender.base.changes import TaskRow
 from locktender.base.errors import UnreadableRow
 from locktender.base.events import Event
 from locktender.base.graph_check import checked_graph
+from locktender.base.ids import run_of
 from locktender.base.model import RunRow
 from locktender.base.states import STORED_RUNS, RunState
 from locktender.kernel.lanes import rank
@@ -35,6 +36,8 @@ MIN_HEADS_PER_LANE = 2
 READ_BELOW = 64
 """With fewer heads left, or half of those that were read, a lane is read on, so that it does not run dry."""
 MAX_GRAPHS = 1_000
+BEGUN_AT_ONCE = 256
+"""Runs that have begun whose tasks are read together."""
 
 
 Rank = tuple[int, int]
@@ -147,8 +150,7 @@ class QueueReader:
                 rows += await self._store.arrivals(unread)
                 for gone in set(unread).difference(row.seq for row in rows):
                     self.left(gone)
-            for row in rows:
-                await self._put(scheduler, row)
+            await self._put_all(scheduler, rows)
         if self._named:
             named, self._named = self._named, []
             for row in await self._store.arrivals(named):
@@ -172,6 +174,7 @@ class QueueReader:
         wanted = sorted(self._stale)[: MAX_HEADS // each]
         self._stale.difference_update(wanted)
         found: dict[int, int] = {}
+        rows: list[RunRow] = []
         for row in await self._store.heads(Heads(wanted, each, MAX_HEADS)):
             found[row.lane] = found.get(row.lane, 0) + 1
             lane = self._lanes.setdefault(row.lane, LaneCursor(set()))
@@ -179,7 +182,8 @@ class QueueReader:
             lane.last = rank(scheduler.ledger.limits, row.priority, row.queued_at)
             self._lane_of[row.seq] = row.lane
             if row.seq not in heads or heads[row.seq].row.priority != row.priority:
-                await self._put(scheduler, row)
+                rows.append(row)
+        await self._put_all(scheduler, rows)
         for number in wanted:
             lane = self._lanes.get(number)
             if lane is None:
@@ -188,14 +192,31 @@ class QueueReader:
             if not lane.held:
                 del self._lanes[number]
 
-    async def _put(self, scheduler: Scheduler, row: RunRow) -> None:
+    async def _put_all(self, scheduler: Scheduler, rows: Sequence[RunRow]) -> None:
+        """The tasks of those that have begun are read together, and so is what was sent to them."""
+        for first in range(0, len(rows), BEGUN_AT_ONCE):
+            several = rows[first : first + BEGUN_AT_ONCE]
+            tasks: dict[int, list[TaskRow]] = {}
+            if begun := [row.seq for row in several if row.generation or row.started_at]:
+                tasks = {run: [] for run in begun}
+                for task in await self._store.tasks_of(begun):
+                    tasks[run_of(task.id)].append(task)
+            if woken := [row.seq for row in several if row.started_at]:
+                mails = await self._store.mail_ready(woken)
+                scheduler.lifecycle.mail.put_ready(woken, mails)
+            for row in several:
+                await self._put(scheduler, row, tasks.get(row.seq))
+
+    async def _put(
+        self, scheduler: Scheduler, row: RunRow, tasks: list[TaskRow] | None = None
+    ) -> None:
         if row.state in _STATES and row.state != RunState.QUEUED:
             log.warning("run %s is %s, though the queue still has it", row.id, row.state)
             return
         try:
             if row.unreadable:
                 raise UnreadableRow(row.unreadable)
-            await self._put_readable(scheduler, row)
+            await self._put_readable(scheduler, row, tasks)
         except Exception as error:
             if not is_fault(error):
                 raise
@@ -212,11 +233,13 @@ class QueueReader:
         if all(row.seq != known.seq for known, _ in self.faults):
             self.faults.append((row, why))
 
-    async def _put_readable(self, scheduler: Scheduler, row: RunRow) -> None:
+    async def _put_readable(
+        self, scheduler: Scheduler, row: RunRow, tasks: list[TaskRow] | None
+    ) -> None:
         await self._read_graph(scheduler, row)
         rows: list[TaskRow] | None = None
         if row.generation or row.started_at:
-            rows = await self._stored_tasks(scheduler, row)
+            rows = await self._stored_tasks(scheduler, row, tasks)
         scheduler.put_head(await blob_values.open_values(self._store, row), rows)
 
     async def take_up(self, scheduler: Scheduler, row: RunRow, now: int) -> None:
@@ -226,10 +249,12 @@ class QueueReader:
         scheduler.take_up(await blob_values.open_values(self._store, row), rows, now)
         self.left(row.seq)
 
-    async def _stored_tasks(self, scheduler: Scheduler, row: RunRow) -> list[TaskRow]:
-        """The tasks of a run that was retried or woken."""
+    async def _stored_tasks(
+        self, scheduler: Scheduler, row: RunRow, tasks: list[TaskRow] | None = None
+    ) -> list[TaskRow]:
+        """The tasks of a run that was retried or woken. `tasks`: as they were read."""
         graph = scheduler.graphs[row.graph]
-        rows = await self._store.tasks(row.seq)
+        rows = await self._store.tasks(row.seq) if tasks is None else tasks
         for task in rows:
             if fault := task_fault(task, len(graph.nodes)):
                 raise UnreadableRow(fault)

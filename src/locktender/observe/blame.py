@@ -16,7 +16,7 @@ from locktender.base.errors import NotFound
 from locktender.base.events import NOBODY, Event, unpack
 from locktender.base.graph import Graph, Node, read_graph
 from locktender.base.model import RunRow
-from locktender.base.states import TERMINAL_RUNS, TaskState
+from locktender.base.states import OUTBOX_RUNS, TERMINAL_RUNS, TaskState
 from locktender.observe.holders import OWN_GATES, HolderNames, LostTo, Samples, charged
 from locktender.observe.run_times import HAND_OFF, WORK, RunTimes, TaskTimes, added, times_of
 from locktender.observe.why import explain_run
@@ -124,13 +124,10 @@ def to_text(holders: Iterable[LostTo], own: str = "") -> str:
     return f"to {', '.join(parts)}" if parts else ""
 
 
-async def blame_run(store: Store, run_id: str) -> Blame:
-    """What the time of this run went into; raises `NotFound`."""
-    row = await store.run(run_id)
-    if row is None:
-        raise NotFound(f"there is no run {run_id}.", field="run", got=run_id)
-    ended = row.state in TERMINAL_RUNS
-    history = await _events(store, row.seq, 0)
+async def blame_run(store: Store, row: RunRow) -> Blame:
+    """What the time of this run went into. Of one that no leader has taken over yet there is nothing to tell."""
+    ended = row.state in TERMINAL_RUNS or row.state in OUTBOX_RUNS
+    history = [] if row.state in OUTBOX_RUNS else await _events(store, row.seq, 0)
     first, last = (history[0].seq, history[-1].seq) if history else (1, 1)
     common = await _events(store, NOBODY, first - 1, last if ended else None)
     graph = await _graph(store, row)

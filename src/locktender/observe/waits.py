@@ -22,9 +22,9 @@ MAX_SHOWN = 100
 """Waits for events of one run."""
 
 
-def sleeps_until(at: int, now: int) -> Reason:
+def sleeps_until(at: int, now: int, tz: str = "UTC") -> Reason:
     left = max(0, at - now)
-    text = f"sleeps until {clock_text(at)} ({spoken(left)} left)" if left else "wakes up now"
+    text = f"sleeps until {clock_text(at, tz)} ({spoken(left)} left)" if left else "wakes up now"
     return Reason(TIME, text, estimate_us=left)
 
 
@@ -53,10 +53,11 @@ async def _waits(store: Store, row: RunRow, now: int) -> tuple[Reason, ...]:
     times = await store.wake_times([row.seq])
     wake_at = times.get(row.seq, now)
     waits = await store.event_waits(row.id, MAX_SHOWN)
-    events = tuple(event_reason(each.name, each.since, each.until, now) for each in waits)
+    tz = await _zone_of(store, row)
+    events = tuple(event_reason(each.name, each.since, each.until, now, tz) for each in waits)
     if waits and wake_at >= min(each.until for each in waits):
         return events
-    sleeps = sleeps_until(wake_at, now)
+    sleeps = sleeps_until(wake_at, now, tz)
     for event in await store.events(EventFilter(run=row.seq, limit=1)):
         for change in unpack(event):
             throttle = None if row.started_at else change.data.get("throttle")
@@ -66,6 +67,13 @@ async def _waits(store: Store, row: RunRow, now: int) -> tuple[Reason, ...]:
                 text = f"throttled, of {whose} {rate}: {sleeps.text}"
                 sleeps = msgspec.structs.replace(sleeps, text=text)
     return (*events, sleeps)
+
+
+async def _zone_of(store: Store, row: RunRow) -> str:
+    """The zone of the schedule that made the run: whoever set it thinks in its times."""
+    name = row.tags.get("schedule")
+    rows = [] if name is None else await store.schedules([name])
+    return rows[0].spec.tz if rows and rows[0].spec is not None else "UTC"
 
 
 class WaitingStep(msgspec.Struct, frozen=True, omit_defaults=True):

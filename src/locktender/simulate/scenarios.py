@@ -203,10 +203,13 @@ def _clear_cache(world: SimWorld) -> None:
         world.plan(draw.randrange(4 * SECOND), lambda clear=clear: world.model.clears.append(clear))
 
 
-def random_world(seed: int, *, clock_jumps: bool = True, waits: bool = True) -> SimWorld:
+def random_world(
+    seed: int, *, clock_jumps: bool = True, waits: bool = True, cached: bool = True
+) -> SimWorld:
     """A world with arrivals, failures, crashes, lost leases, changed limits and cancels ahead of it.
 
-    `waits`: some runs are delayed, and some steps sleep or wait for events.
+    `waits`: some runs are delayed, and some steps sleep or wait for events. `cached`: beside them,
+    results of some steps are kept.
     """
     draw = random.Random(seed)  # noqa: S311
     behaviour = Behaviour(
@@ -231,6 +234,7 @@ def random_world(seed: int, *, clock_jumps: bool = True, waits: bool = True) -> 
     if waits:
         graphs = [_with_sleeps(graph, seed + index) for index, graph in enumerate(graphs)]
         graphs = [_with_events(graph, seed + index) for index, graph in enumerate(graphs)]
+    if waits and cached:
         graphs = [_with_cache(graph, seed + index) for index, graph in enumerate(graphs)]
     for _ in range(draw.randint(3, 15)):
         world.plan(draw.randrange(2 * SECOND), lambda: _submit(world, draw, graphs, waits=waits))

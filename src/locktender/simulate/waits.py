@@ -39,6 +39,9 @@ def put_heads(scheduler: Scheduler, model: Model, fed: set[int]) -> None:
     for row in model.queued()[:MAX_HEADS]:
         if row.seq not in fed:
             fed.add(row.seq)
+            if row.started_at:
+                mails = mail_ready(model, {row.seq})
+                scheduler.lifecycle.mail.put_ready([row.seq], mails)
             scheduler.put_head(row, rows_of(model, row.seq) if row.started_at else None)
 
 

@@ -72,19 +72,19 @@ class CacheHits(Rule):
         self._judge(event, task, cached, what)
 
     def _judge(self, event: Event, task: CheckedTask, cached: dict[str, Any], what: str) -> None:
-        kept = self.kept_results.get(str(cached.get("key")))
-        if kept is None:
-            # The run that made it may have been pruned, or its time has passed long ago.
-            until = int(cached.get("expires_at") or 0)
-            if self.world.history.checked and event.at < until:
-                return
-            self.report(event, f"{what}, where no such result is kept.")
-            return
-        maker, until, step, _ = kept
-        if maker != cached.get("task"):
-            self.report(event, f"{what} by the result of task {cached.get('task')}, not {maker}.")
-        if task.plan is not None and task.plan.node.step != step:
-            self.report(event, f"{what} by a result of step {step}.")
+        maker, until = cached.get("task"), int(cached.get("expires_at") or 0)
         if event.at >= until:
             late = (event.at - until) / SECOND
             self.report(event, f"{what} {late:.3f} s after that result's time has passed.")
+        kept = self.kept_results.get(str(cached.get("key")))
+        if (kept is None or kept[0] != maker) and self.world.history.checked:
+            return  # the run that made it may have been pruned
+        if kept is None:
+            self.report(event, f"{what}, where no such result is kept.")
+            return
+        if kept[0] != maker:
+            self.report(event, f"{what} by the result of task {maker}, not {kept[0]}.")
+        if kept[1] != until:
+            self.report(event, f"{what} by a result that is kept until another time.")
+        if task.plan is not None and task.plan.node.step != kept[2]:
+            self.report(event, f"{what} by a result of step {kept[2]}.")

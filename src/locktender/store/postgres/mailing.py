@@ -57,15 +57,17 @@ async def _send(tx: PostgresSession, event: SendEvent) -> EventSent:
     async with tx.transaction():
         # Two that send to one run come one after the other: numbers are in the order of commits.
         await tx.row("mail_turn", event.run or f"topic {event.name}")
-        [now] = await tx.row("now")
         if event.run is None:
             run = NOBODY
-            limits = await tx.limits((await tx.row("limits_version"))[0])
+            [[now]], [[version]] = await tx.several(("now", ()), ("limits_version", ()))
+            limits = await tx.limits(version)
             await tx.run("mail_forget", event.name, now - limits.topic_retention_us)
             [repeated] = await tx.row("mail_sent", event.name, event.id)
             answer = EventSent("repeated" if repeated else "sent")
         else:
-            target = await tx.one("mail_target", event.run, event.name, event.id)
+            named = event.run, event.name, event.id
+            [[now]], targets = await tx.several(("now", ()), ("mail_target", named))
+            target = targets[0] if targets else None
             run, answer = 0 if target is None else target[0], judge_send(target)
         if answer.outcome == "sent":
             values = run, event.name, event.id, event.match, now, event.payload

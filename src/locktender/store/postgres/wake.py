@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from locktender.base.changes import TaskRow
 from locktender.base.events import pack
 from locktender.store.admission import WAITING, WINDOW_SECONDS, counter_names
 from locktender.store.postgres.client_verbs import ceilings, lanes_for
@@ -31,6 +32,10 @@ class PostgresWaiting(Waiting):
 
     async def next_wake(self) -> int | None:
         return await self._read(next_wake)
+
+    async def tasks_of(self, runs: Sequence[int]) -> list[TaskRow]:
+        rows = await self._read(lambda tx: tx.all("tasks_of_runs", list(runs)))
+        return [TaskRow._make(row) for row in rows]
 
     async def wake_times(self, runs: Sequence[int]) -> dict[int, int]:
         return await self._read(lambda tx: wake_times(tx, runs))
@@ -62,9 +67,6 @@ async def _wake_alone(tx: PostgresSession, wake: Wake) -> Woken:
             place = place_of(limits, due)
             woken.append(WokenRun(due.run, lanes[sign], place))
             plan.events.append((due.run, [woken_event(due, lanes[sign], place)]))
-        await tx.run("waiting_remove", sorted(plan.rows))
-        moves = [(each.run, each.lane, *each.rank) for each in woken]
-        await tx.run("run_wake", *columns(moves, 4))
         for failure, run in plan.held:
             await tx.run("run_hold", failure, run)
         names = counter_names(limits, plan.tags)
@@ -77,7 +79,10 @@ async def _wake_alone(tx: PostgresSession, wake: Wake) -> Woken:
         parts = Parts()
         parts.add("now", alias="clock")
         parts.add("open_fence", alias="fence")
+        parts.add("waiting_remove", sorted(plan.rows))
         if woken:
+            moves = [(each.run, each.lane, *each.rank) for each in woken]
+            parts.add("run_wake", *columns(moves, 4))
             places = [(each.lane, *each.rank, each.run) for each in woken]
             parts.add("queue_add", *columns(places, 4))
         if counters.added:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from locktender.base.changes import TaskRow
 from locktender.store.protocol.base import StoreBase
 
 
@@ -66,4 +67,8 @@ class Waiting(StoreBase, Protocol):
 
     async def wake_times(self, runs: Sequence[int]) -> dict[int, int]:
         """When those of these runs (their `seq`) that wait are to be woken."""
+        ...
+
+    async def tasks_of(self, runs: Sequence[int]) -> list[TaskRow]:
+        """All tasks of these runs (their `seq`), by id: they were woken, or are tried again."""
         ...

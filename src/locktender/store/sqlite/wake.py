@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from locktender.base.changes import TaskRow
 from locktender.store.admission import WAITING
 from locktender.store.protocol import Waiting, Wake, Woken, WokenRun
 from locktender.store.sqlite.client_verbs import ceilings, count_admitted, lanes_for
@@ -29,6 +30,10 @@ class SqliteWaiting(Waiting):
 
     async def next_wake(self) -> int | None:
         return await self._read(next_wake)
+
+    async def tasks_of(self, runs: Sequence[int]) -> list[TaskRow]:
+        rows = await self._read(lambda tx: tx.all("tasks_of_runs", listed(runs)))
+        return [TaskRow._make(row) for row in rows]
 
     async def wake_times(self, runs: Sequence[int]) -> dict[int, int]:
         return await self._read(lambda tx: wake_times(tx, runs))

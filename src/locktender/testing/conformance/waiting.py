@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from locktender.base.changes import KeptPlace, RunEnd, RunEvents, RunStart, RunWait
+from locktender.base.changes import KeptPlace, RunEnd, RunEvents, RunStart, RunWait, TaskRow
 from locktender.base.clock import SECOND
 from locktender.base.errors import NotLeader
 from locktender.base.events import Change
+from locktender.base.ids import task_id
 from locktender.base.limits import TagRule
 from locktender.store.admission import MAX_WAITING, WAITING
 from locktender.store.protocol import HoldRuns, ReassignLanes, Store, Wake, Woken
@@ -51,6 +52,18 @@ async def _in_line(store: Store) -> list[int]:
 
 
 class TestWaiting:
+    async def test_tasks_of_several_runs_are_read_at_once(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        runs = await submit(store, new_run(), new_run(), new_run())
+        rows = [TaskRow(task_id(run.seq, n), 0, n, "requested", 0) for run in runs for n in (0, 1)]
+        await leader.commit(tasks_new=rows)
+        first, _, third = (run.seq for run in runs)
+        found = await store.tasks_of([third, first, 99])
+        assert [row.id for row in found] == [rows[0].id, rows[1].id, rows[4].id, rows[5].id]
+        assert found[:2] == await store.tasks(first)
+        assert await store.tasks_of([]) == []
+
     async def test_a_delayed_run_is_rows_only(self, world: StoreScene) -> None:
         store = await world.open()
         leader = await SceneLeader.stand(store)

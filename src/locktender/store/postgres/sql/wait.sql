@@ -41,6 +41,16 @@ ORDER BY w.run
 -- When these runs are to be woken.
 SELECT run, wake_at FROM locktender.waiting WHERE run = ANY($1::bigint[])
 
+-- name: tasks_of_runs
+-- All tasks of these runs, by id.
+SELECT
+    t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
+    t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
+    t.not_before, t.eligible_at
+FROM unnest($1::bigint[]) v (run)
+JOIN locktender.task t ON t.id >= v.run << 20 AND t.id < (v.run + 1) << 20
+ORDER BY t.id
+
 -- name: run_wake
 -- Waiting runs are queued.
 UPDATE locktender.run r SET state = 'queued', lane = v.lane, rank1 = v.rank1, rank2 = v.rank2

@@ -38,6 +38,15 @@ ORDER BY w.run
 -- When these runs are to be woken.
 SELECT run, wake_at FROM waiting WHERE run IN (SELECT value FROM json_each(?))
 
+-- name: tasks_of_runs
+-- All tasks of these runs, by id.
+SELECT
+    t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
+    t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
+    t.not_before, t.eligible_at
+FROM json_each(?) v CROSS JOIN task t ON t.id >= v.value << 20 AND t.id < (v.value + 1) << 20
+ORDER BY t.id
+
 -- name: run_wake
 -- Waiting runs are queued.
 WITH v (run, lane, rank1, rank2) AS (VALUES /*rows*/ (?, ?, ?, ?))
