@@ -68,7 +68,7 @@ async def get_pool(call: ApiCall) -> Reply:
 
 async def set_pool(call: ApiCall) -> Reply:
     body: PoolBody = call.body
-    given = {
+    given: dict[str, Any] = {
         name: views.UNSET if (value := getattr(body, name)) is UNSET else value
         for name in body.__struct_fields__
     }

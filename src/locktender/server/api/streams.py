@@ -54,6 +54,7 @@ class Followers:
         """Place → what comes next, of the last reads."""
         self._reads: dict[str, asyncio.Task[Page]] = {}
         self._tip: str | None = None
+        """Where a read waits for what comes next."""
         self.streams = 0
         self.closing: asyncio.Event = asyncio.Event()
 
@@ -65,10 +66,7 @@ class Followers:
                 hint="Try again later, or on another server.",
             )
         if not last_event_id:
-            # Where others wait for what comes next, it can be shared; any other place may be old.
-            if self._tip is None or self._tip not in self._reads:
-                self._tip = await self._reader.now()
-            return self._tip
+            return await self._join()
         place = last_event_id
         if place not in self._pages:
             try:
@@ -83,6 +81,17 @@ class Followers:
                     hint="Leave it out to follow from now on.",
                 ) from None
         return place
+
+    async def _join(self) -> str:
+        """The place behind all that is visible now: that of those who wait, so that reads are shared."""
+        if self._tip is None:
+            return await self._reader.now()
+        tip = self._tip
+        page = await self._reader.read(tip)
+        if not page[1]:
+            return tip
+        self._keep(tip, page)  # those who wait go on with this page
+        return page[0]
 
     async def next(self, place: str) -> Page:
         """What follows `place`; nothing after `QUIET_SECONDS`."""
@@ -104,15 +113,17 @@ class Followers:
         try:
             left = QUIET_SECONDS
             while True:
-                page = await self._reader.read(place)
+                page = self._pages.get(place) or await self._reader.read(place)
                 if page[1] or left <= 0:
-                    self._tip = page[0]
                     self._keep(place, page)
                     return page
+                self._tip = place
                 left -= POLL_SECONDS
                 await asyncio.sleep(POLL_SECONDS)
         finally:
             del self._reads[place]
+            if self._tip == place:
+                self._tip = None
 
     def _keep(self, place: str, page: Page) -> None:
         if page[0] == place:

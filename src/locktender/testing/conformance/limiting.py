@@ -41,27 +41,27 @@ class TestLimiting:
     async def test_a_change_of_an_older_version_is_refused(self, world: StoreScene) -> None:
         store = await world.open()
 
-        async def version() -> str:
+        async def stored() -> str:
             return {(row.kind, row.name): row for row in (await store.limits())[1]}[
                 "pool", "db"
             ].version
 
         with pytest.raises(LimitChanged):
-            await set_rule(store, "pool", "db", PoolRule(1), expected="*")
+            await set_rule(store, "pool", "db", PoolRule(1), version="*")
         await set_rule(store, "pool", "db", PoolRule(1))
-        first = await version()
-        await set_rule(store, "pool", "db", PoolRule(2), expected=first)
+        first = await stored()
+        await set_rule(store, "pool", "db", PoolRule(2), version=first)
         with pytest.raises(LimitChanged, match="pool db was changed"):
-            await set_rule(store, "pool", "db", PoolRule(3), expected=first)
+            await set_rule(store, "pool", "db", PoolRule(3), version=first)
         assert (await store.limits())[0].pools == {"db": PoolRule(2)}
         races = [
-            set_rule(store, "pool", "db", PoolRule(n), expected=await version()) for n in (5, 6, 7)
+            set_rule(store, "pool", "db", PoolRule(n), version=await stored()) for n in (5, 6, 7)
         ]
         done = await asyncio.gather(*races, return_exceptions=True)
         assert sorted(type(each).__name__ for each in done) == [
-            "NoneType", "LimitChanged", "LimitChanged",
+            "LimitChanged", "LimitChanged", "NoneType",
         ]  # fmt: skip
-        await set_rule(store, "pool", "db", PoolRule(9), expected="*")
+        await set_rule(store, "pool", "db", PoolRule(9), version="*")
 
     async def test_rules_of_every_kind(self, world: StoreScene) -> None:
         store = await world.open()
