@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -16,8 +16,8 @@ def pack_run(run: OutboxRun) -> bytes:
     return msgspec.msgpack.encode(run)
 
 
-unpack_run = msgspec.msgpack.Decoder(OutboxRun).decode
-unpack_answer = msgspec.json.Decoder(OutboxAnswer).decode
+unpack_run: Callable[[bytes], OutboxRun] = msgspec.msgpack.Decoder(OutboxRun).decode
+unpack_answer: Callable[[bytes], OutboxAnswer] = msgspec.json.Decoder(OutboxAnswer).decode
 
 
 def answered(

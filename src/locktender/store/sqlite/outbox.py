@@ -47,7 +47,7 @@ def _entries(tx: SqliteSession, statement: str, given: int | str) -> list[Outbox
 
 def _move(tx: SqliteSession, term: int, moves: Sequence[OutboxMove]) -> int:
     fence(tx, term)
-    known = {row[0] for row in tx.all("outbox_known", listed(move.entry.id for move in moves))}
+    known = {row[0] for row in tx.all("outbox_lock", listed(move.entry.id for move in moves))}
     moves = [move for move in moves if move.entry.id in known]
     submitted = [
         submit(tx, Submit([move.run], {move.run.graph: move.graph}, partial=True))[0]

@@ -10,7 +10,7 @@ SELECT n, id, at, body, answer, answered_at FROM outbox WHERE id = ?
 -- Whether there is anything to take up.
 SELECT 1 FROM outbox LIMIT 1
 
--- name: outbox_known
+-- name: outbox_lock
 -- Those of these entries that still have no answer.
 SELECT id FROM outbox WHERE id IN (SELECT value FROM json_each(?)) AND answer IS NULL
 
