@@ -95,6 +95,7 @@ def test_every_kind_of_limit_is_set_listed_and_reset(engine: Client):
         "max_bypass": "4",
         "max_starts_per_cycle": "1,000",
         "max_waiting": "1,000,000",
+        "topic_retention": "7d00h",
         "placement": "pack",
         "strict_pools": "False",
     }

@@ -53,7 +53,7 @@ class Ledger(RunLedger):
         Returns the stored state of gates that changed with their rule.
         """
         before = self.limits
-        self.now = now or self.now
+        self.now: int = now or self.now
         self.limits: Limits = limits
         self._apply_common(limits)
         buckets = self._apply_pools(limits, now)
