@@ -29,7 +29,7 @@ from locktender.base.graph import (
     Truthy,
 )
 from locktender.base.ids import run_of
-from locktender.base.states import HOLDING
+from locktender.base.states import HOLDING, TaskState
 from locktender.kernel.scheduler import Scheduler
 from locktender.simulate.model import Behaviour
 from locktender.simulate.scenarios import random_world
@@ -256,6 +256,13 @@ def test_a_restored_leader_has_the_same_books_in_any_world(seed: int, moment: in
     )
     # A worker in the leader's process has told the old leader what the rows do not know yet.
     if any(worker.local for worker in lived_on.workers.values()):
+        return
+    # A new leader asks at once who has died; the old one would at its next sweep.
+    dead = (worker for worker in lived_on.workers.values() if worker.proof == "gone")
+    if any(worker.id in lived_on.model.workers for worker in dead):
+        return
+    # A new leader begins with the next slice of a map that is being expanded.
+    if any(task.state == TaskState.PENDING for task in lived_on.model.tasks.values()):
         return
     lived, again = living(lived_on), restored(taken_over)
     if lived is None or again is None:

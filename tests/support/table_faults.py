@@ -56,6 +56,7 @@ OWNERS: dict[str, Owner] = {
     "closed": "nobody",
     "drain": "nobody",
     "event": "nobody",
+    "event_reader": "nobody",  # read by readers of the history only
     "audit_state": "nobody",  # read by audits only, which begin anew where it is unreadable
     "provisioner": "nobody",
     "migration": "nobody",
