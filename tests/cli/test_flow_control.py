@@ -65,3 +65,23 @@ def test_a_run_is_retried_from_a_step_on(engine: Client, url: Path, tmp_path: Pa
     wrong = locktender(*retry, "--with-args", "[1]", cwd=tmp_path)
     assert wrong.code == 2
     assert "is not a JSON object" in wrong.err
+    shown = locktender("--url", str(url), "runs", "show", run.id, cwd=tmp_path).out
+    assert "queued again" in shown
+    assert "submitted" not in shown
+    other = locktender(*retry, "--with-args", '{"x": 3}', cwd=tmp_path)
+    word, made = other.out.split()
+    assert (word, made == run.id) == ("submitted", False)
+    assert engine.runs.get(made).result("60s") == 6
+
+
+def test_a_paused_run_that_sleeps_has_no_expected_wait(engine: Client, url: Path, tmp_path: Path):
+    run = engine.submit(flows.beside, 1, delay="1h")
+    assert "Expected wait: ~" in str(run.why())
+    run.pause("wait for Ann")
+    said = str(run.why())
+    assert "wait for Ann" in said
+    assert "sleeps until" in said
+    assert "Expected wait" not in said
+    shown = locktender("--url", str(url), "runs", "show", run.id, cwd=tmp_path).out
+    assert "  the run is paused by" in shown
+    assert "waits for the run" not in shown

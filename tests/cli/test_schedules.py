@@ -54,6 +54,9 @@ def test_schedules_are_set_shown_paused_and_deleted(tmp_path: Path):
     listed = said("schedules", "list", plain=True)
     assert "nightly" in listed
     assert "every 15m" in listed
+    said("schedules", "set", "s1", "cli noted", "--args", '{"n": 1}', "--every", "15m")
+    assert "scheduled: next tick" in said("why", "s1", plain=True)
+    said("schedules", "delete", "s1")
     said("schedules", "delete", "other")
     assert [each["name"] for each in said("schedules", "list")] == ["nightly"]
     changes = [each["what"] for each in said("schedules", "history", "nightly")]

@@ -122,6 +122,9 @@ BAD: list[tuple[str, str, str, Any, int, str, str | None]] = [
     ("wrong cron", "PUT", "/schedules/s", {**RUN, "cron": "61 * * * *"}, 422, "cron", "cron"),
     ("filter", "GET", "/runs?tags=tenant=acme,kind", None, 422, "position 13", "tags"),
     ("filter by state", "GET", "/runs?status=failed,quued", None, 422, "position 8", "status"),
+    ("typo of a state", "GET", "/runs?status=faild", None, 422, "Did you mean 'failed'?", "status"),
+    ("unknown subject", "GET", "/events?subject=run,taks", None, 422, "Did you mean 'task'?", "subject"),
+    ("wrong throttle", "POST", "/runs", {**RUN, "throttle": "x/min"}, 422, "60/min", "throttle"),
     ("wrong cursor", "GET", "/runs?cursor=x", None, 422, "no cursor", "cursor"),
     ("page of 0", "GET", "/runs?limit=0", None, 422, ">= 1", "limit"),
     ("page of three", "GET", "/runs?limit=three", None, 422, "whole number", "limit"),
@@ -192,7 +195,13 @@ async def test_a_request_that_never_ends_is_cut_off(port: int, monkeypatch: pyte
 
 async def test_pages_of_strangers_are_refused(port: int):
     """By a name that means 127.0.0.1 today, and by a form of another origin."""
-    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", ""):
+    for host in (
+        "evil.example",
+        f"evil.example:{port}",
+        "127.0.0.1.evil.example",
+        "a@127.0.0.1",
+        "",
+    ):
         found = await fetch(port, "/api/v1/runs", headers={"host": host})
         assert (found.status, found.data["field"]) == (403, "host"), host
     for host in ("127.0.0.1", f"localhost:{port}", f"[::1]:{port}"):

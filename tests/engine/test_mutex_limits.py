@@ -60,7 +60,9 @@ def test_g5_a_waiting_run_keeps_its_mutex_and_why_names_it(client: Client, overl
     # The place at the run gate is free for others.
     assert client.submit(quick, 3, tags={"account": "y"}).result(TIMEOUT) == 3
     assert second.status() is RunState.QUEUED
-    [reason] = second.why().reasons
+    why = second.why()
+    assert f"It starts with tag account=x 1 → 2, or run {first.id} to end." in str(why)
+    [reason] = why.reasons
     assert reason.gate == "tag:account=*x"
     assert f"wait and keep their place ({first.id})" in reason.text
     assert [each.run for each in reason.holders] == [first.id]

@@ -8,7 +8,7 @@ and the audit read nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -39,6 +39,7 @@ Subject = Literal[
 `mail` is an event that was sent to a run, or to a topic (of no run), and what became of it.
 `cache` is a result that is kept for tasks with the same key, or results that are forgotten (of no run).
 `audit` is about the history itself: it was checked, or a part of it was pruned."""
+SUBJECTS: Final[tuple[Subject, ...]] = get_args(Subject)
 
 NOBODY = 0
 """The run of an event that concerns no run."""

@@ -173,7 +173,7 @@ def pool_rule(
 _RATE_HINT = 'Write a count and a time: "60/min", "20/s", "1000/h" or "100/10s".'
 
 
-def parse_rate(value: object, burst: object = None) -> Rate:
+def parse_rate(value: object, burst: object = None, field: str = "rate") -> Rate:
     """`"100/1m"`: 100 grants a minute. Burst defaults to 1: a steady drip."""
     if isinstance(value, Rate):
         return value
@@ -181,7 +181,7 @@ def parse_rate(value: object, burst: object = None) -> Rate:
     if match is None:
         raise InvalidInput(
             f"invalid rate {value!r}.",
-            field="rate",
+            field=field,
             got=value,
             hint=_RATE_HINT,
         )
@@ -191,12 +191,12 @@ def parse_rate(value: object, burst: object = None) -> Rate:
     except InvalidInput as error:
         raise InvalidInput(
             f"invalid rate {value!r}: {error.message}",
-            field="rate",
+            field=field,
             got=value,
             hint=_RATE_HINT,
         ) from error
     return Rate(
-        count=count(int(match[1]), "rate"),
+        count=count(int(match[1]), field),
         per_us=per_us,
         burst=1 if burst is None else count(burst, "burst"),
     )

@@ -310,7 +310,7 @@ def picture(view: RunView, height: int) -> RenderableType:
     for step in shown:
         _add(grid, step)
     lines: list[RenderableType] = [Text.from_markup(head)]
-    lines += [Text(f"  waits for {note}", style="yellow") for note in view.notes]
+    lines += [Text(f"  {note}", style="yellow") for note in view.notes]
     lines.append(grid)
     if len(shown) < len(view.steps):
         lines.append(Text(f"  and {len(view.steps) - len(shown)} more steps", style="dim"))

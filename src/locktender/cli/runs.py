@@ -116,7 +116,8 @@ def show(
 
     since = now()
     shell.out.print(picture(view, 10_000))
-    facts = [f"flow {shown(info.flow)}", f"submitted {ago(info.queued_at, since)}"]
+    queued = "queued again" if info.generation else "submitted"
+    facts = [f"flow {shown(info.flow)}", f"{queued} {ago(info.queued_at, since)}"]
     facts += [f"priority {info.priority}"] if info.priority else []
     facts += [f"key {shown(info.key)}"] if info.key else []
     facts += [f"tags {tags(info.tags)}"] if info.tags else []
@@ -309,7 +310,10 @@ def retry(
         alive = any(worker.alive for worker in client.workers.list())
     ids = [each.id for each in again]
     count = f"{len(ids):,} run{'s' if len(ids) != 1 else ''}"
-    shell.done(f"queued again: {count}" if ids else "nothing to retry", {"ids": ids})
+    said = f"queued again: {count}" if ids else "nothing to retry"
+    if with_args is not None:
+        said = "\n".join(f"submitted {each}" for each in ids)
+    shell.done(said, {"ids": ids})
     if ids and not alive:
         shell.note("No engine runs on this store now: locktender dev FILE.py")
 

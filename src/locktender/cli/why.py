@@ -37,12 +37,12 @@ def why(
     ] = False,
 ) -> None:
     """What a run or a task waits for now, who holds it, and for how long; of a schedule its next tick."""
-    from locktender.base.errors import NotFound
+    from locktender.base.errors import InvalidInput, NotFound
 
     with shell.connect() as client:
         try:
             found = _subject(client, subject)
-        except NotFound:
+        except (InvalidInput, NotFound):
             info = next((each for each in client.schedules.list() if each.name == subject), None)
             if info is None:
                 raise

@@ -90,7 +90,7 @@ MAX_THROTTLED: Final = 1_000
 def throttled(run: NewRun, throttle: object) -> NewRun:
     """`run`, to start when its key, or else its flow, has not had too many starts lately."""
     _alone(run, "throttle")
-    rate = parse_rate(throttle)
+    rate = parse_rate(throttle, field="throttle")
     if rate.count > MAX_THROTTLED:
         raise InvalidInput(
             f"throttle allows {rate.count:,} starts at a time; at most {MAX_THROTTLED:,} can be counted.",

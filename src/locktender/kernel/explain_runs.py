@@ -90,7 +90,8 @@ def runs_to_start(
             ahead = line.ahead_without(others) if whole and others else reason.ahead
             ends = reason.used + ahead + 1 - reason.limit
             every = ends <= len(runs) + reason.more_holders
-            text = f"{name} {reason.limit} → {reason.limit + ends}" + _runs_text(runs, ends, every)
+            knob = _tag_text(name) if kind == "tag" else name
+            text = f"{knob} {reason.limit} → {reason.limit + ends}" + _runs_text(runs, ends, every)
             found.append(
                 GateOpening(
                     reason.gate,
@@ -103,6 +104,11 @@ def runs_to_start(
                 )
             )
     return tuple(found)
+
+
+def _tag_text(name: str) -> str:
+    """`tag tenant=acme`, also of the counter of a limit for each value (`tenant=*acme`)."""
+    return f"tag {name.replace('=*', '=')}"
 
 
 def _gates(head: QueuedRun) -> tuple[Gate, ...]:
@@ -245,7 +251,7 @@ def _turns(ledger: Ledger, gates: tuple[Gate, ...], line: QueuePosition) -> int:
 
 RUN_TEXTS: Final[dict[str, Callable[[Gate], str]]] = {
     "runs": lambda _gate: "the run queue",
-    "tag": lambda gate: f"tag {gate.name.replace('=*', '=')}",
+    "tag": lambda gate: _tag_text(gate.name),
     "pause": lambda _gate: "the run or its flow",
 }
 """What `why` calls a gate of the run queue, by its kind."""

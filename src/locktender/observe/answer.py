@@ -140,7 +140,8 @@ def _count_text(count: int, meant: Precision) -> str:
 def _wait_lines(reasons: tuple[Reason, ...]) -> list[str]:
     """`Expected wait: ~40s: 3rd of 7 for pool db, median hold 26s over the last 50`, of the slowest gate."""
     known = [each for each in reasons if each.estimate_us is not None]
-    if not known:
+    # Nobody knows when a pause ends.
+    if not known or any(each.gate == "pause" for each in reasons):
         return []
     slowest = max(known, key=lambda each: each.estimate_us or 0)
     text = f"  Expected wait: ~{spoken(slowest.estimate_us or 0)}"

@@ -71,6 +71,8 @@ class LoopbackAccess:
 
 
 def _hostname(host: str) -> str:
+    if "@" in host:
+        return ""
     try:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:

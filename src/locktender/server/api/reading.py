@@ -325,7 +325,7 @@ def pairs(text: str, field: str) -> dict[str, str]:
 
 def words(text: str, field: str, known: typing.Iterable[str]) -> list[str]:
     """`failed,timed_out`, each of them one of `known`."""
-    allowed = set(known)
+    allowed = {str(each) for each in known}
     found: list[str] = []
     for at, part in _parts(text):
         if part not in allowed:

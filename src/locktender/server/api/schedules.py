@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from locktender.base import names
+from locktender.base.events import SUBJECTS
 from locktender.client.mailing import EventWaitInfo
 from locktender.client.schedules import ScheduleChangeInfo, ScheduleInfo
 from locktender.server.api.bodies import (
@@ -18,6 +19,7 @@ from locktender.server.api.bodies import (
     ScheduleBody,
     TopicBody,
 )
+from locktender.server.api.reading import words
 from locktender.server.api.routing import ApiCall, ApiRoute, Reply
 from locktender.server.api.runs import SubmittedRun, accepted
 from locktender.server.api.settings import Removed
@@ -142,7 +144,9 @@ async def answer_wait(call: ApiCall) -> Reply:
 async def follow_events(call: ApiCall) -> Any:
     query: EventsQuery = call.query
     run = None if query.run is UNSET else (await call.run_named(query.run))[0].id
-    subjects = None if query.subject is UNSET else frozenset(query.subject.split(","))
+    subjects = (
+        None if query.subject is UNSET else frozenset(words(query.subject, "subject", SUBJECTS))
+    )
     followers, principal = call.api.followers, call.principal
     place = await followers.begin(call.request.headers.get("last-event-id"))
     return EventStream(
