@@ -47,6 +47,7 @@ def test_schedules_are_set_shown_paused_and_deleted(tmp_path: Path):
     shown = said("schedules", "show", "nightly", plain=True)
     assert "paused" in shown
     assert "0 3 * * 1-5 Europe/Berlin" in shown
+    assert "max_active 1 · set by an operator" in shown
     said("schedules", "resume", "nightly")
     assert "scheduled: next tick" in said("why", "nightly", plain=True)
     run = said("schedules", "run-now", "nightly")
@@ -61,3 +62,21 @@ def test_schedules_are_set_shown_paused_and_deleted(tmp_path: Path):
     assert [each["name"] for each in said("schedules", "list")] == ["nightly"]
     changes = [each["what"] for each in said("schedules", "history", "nightly")]
     assert changes == ["resumed", "paused", "set"]
+
+
+def test_to_delete_a_declared_schedule_is_said_not_to_last(tmp_path: Path):
+    (tmp_path / "cli_hourly_flows.py").write_text(
+        FLOWS.replace(
+            'name="cli noted"', 'name="hourly", schedule={"every": "1h", "args": {"n": 1}}'
+        )
+    )
+    url = str(tmp_path / "s.db")
+    ran = locktender(
+        "run", "cli_hourly_flows.py:noted", "--args", "[1]", "--url", url, cwd=tmp_path
+    )
+    assert ran.code == 0, ran.err
+    shown = locktender("schedules", "show", "hourly", "--url", url, cwd=tmp_path)
+    assert "max_active 1 · declared by code" in shown.out
+    gone = locktender("schedules", "delete", "hourly", "--url", url, cwd=tmp_path)
+    assert gone.out == "schedule hourly is removed. Its runs go on.\n"
+    assert "it comes back with the next worker" in gone.err

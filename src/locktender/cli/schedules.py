@@ -77,9 +77,10 @@ def show(shell: Context, name: Name) -> None:
         return
     shell.say(f"[bold]{escape(info.name)}[/] · flow {escape(info.flow)} · {escape(_when(info))}")
     shell.say(escape(info.why))
+    most = info.max_active or ("none" if info.overlap == "allow" else 1)
     shell.say(
-        f"overlap {info.overlap} · catch_up {info.catch_up} · max_active {info.max_active or '-'}"
-        f" · set by {info.source}"
+        f"overlap {info.overlap} · catch_up {info.catch_up} · max_active {most}"
+        f" · {'declared by code' if info.source == 'declared' else 'set by an operator'}"
     )
     for tick in info.next:
         shell.say(f"  next  {tick:%Y-%m-%d %H:%M:%S %Z}")
@@ -177,6 +178,11 @@ def delete(shell: Context, name: Name) -> None:
     with shell.connect() as client:
         client.schedules.delete(name)
         _show_in_force(shell, client, name)
+        declared = any(each.what == "declared" for each in client.schedules.history(name))
+    if declared:
+        shell.note(
+            "Code declared it: it comes back with the next worker. schedules pause keeps it off."
+        )
 
 
 def _show_in_force(shell: Context, client: Client, name: str, verb: str = "") -> None:
