@@ -193,6 +193,20 @@ async def test_a_request_that_never_ends_is_cut_off(port: int, monkeypatch: pyte
     assert (await fetch(port, "/api/v1/runs", "POST", RUN)).status == 202
 
 
+async def test_a_client_that_goes_away_is_no_error_of_the_server(
+    port: int, caplog: pytest.LogCaptureFixture
+):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = "POST /api/v1/runs HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    writer.write(f"{head}content-length: 100\r\nexpect: 100-continue\r\n\r\n".encode())
+    assert b"100 Continue" in await reader.readline()  # the server reads the body
+    with caplog.at_level("DEBUG", "locktender.server"):
+        writer.close()
+        await writer.wait_closed()
+        assert (await fetch(port, "/api/v1/runs", "POST", RUN)).status == 202
+    assert not [each for each in caplog.records if each.exc_info]
+
+
 async def test_pages_of_strangers_are_refused(port: int):
     """By a name that means 127.0.0.1 today, and by a form of another origin."""
     for host in (

@@ -128,9 +128,17 @@ def check_exists(url: str) -> None:
 def start_logging(shell: Context, level: str = "warning") -> None:
     """The engine's log goes to stderr, above a live display and not through it."""
     from rich.logging import RichHandler
+    from rich.text import Text
 
-    handler = RichHandler(
-        console=shell.notes, show_path=False, show_time=False, markup=False, rich_tracebacks=False
+    class Lines(RichHandler):
+        """For a file or a pipe: rich would fill each line with blanks up to the console's width."""
+
+        def render(self, *, record: logging.LogRecord, **parts: Any) -> Text:
+            return Text(f"{record.levelname:8} {parts['message_renderable']}")
+
+    console = shell.notes
+    handler = (RichHandler if console.is_terminal else Lines)(
+        console=console, show_path=False, show_time=False, markup=False, rich_tracebacks=False
     )
     root = logging.getLogger("locktender")
     root.handlers[:] = [handler]

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn, TypeVar, cast, get_args, get_origin
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from locktender.base.errors import InvalidInput, NotFound
 from locktender.base.jsonable import MAX_DEPTH
@@ -51,10 +51,14 @@ async def body_bytes(request: Request, most: int) -> bytes:
         _check_size(int(request.headers.get("content-length", "0")), most)
     parts: list[bytes] = []
     size = 0
-    async for part in request.stream():
-        size += len(part)
-        _check_size(size, most)
-        parts.append(part)
+    try:
+        async for part in request.stream():
+            size += len(part)
+            _check_size(size, most)
+            parts.append(part)
+    except ClientDisconnect:
+        # Nobody reads the answer, and it is no fault of the server that its log should tell.
+        raise Malformed("the connection ended before the body.", field="body") from None
     return b"".join(parts)
 
 
