@@ -103,6 +103,11 @@ async def opened(url: str, **settings: object) -> AsyncIterator[Asked]:
         process(url, lead=True, work=True, **settings) as (core, _),
         served(core, api=True) as port,
     ):
+
+        async def announced() -> bool:
+            return {"http sum", "http approval"} <= {each.name for each in await core.store.flows()}
+
+        await until(announced, "the flows")
         yield Asked(core, port)
     await asyncio.to_thread(check_history, url)
 
