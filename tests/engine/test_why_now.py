@@ -8,20 +8,22 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.steps import client_flows as flows
 from tests.support.cli_harness import locktender, output_of, started
 from tests.support.worlds import graph, run_row, step, worker_row
 
-from locktender import Client, StepError, connect, embedded, flow, sleep
+from locktender import Client, StepError, connect, embedded, flow, sleep, wait_event
 from locktender import step as step_of
 from locktender.base.changes import TaskRow
 from locktender.base.limits import Limits
 from locktender.base.model import Failure
 from locktender.cli.run_view import view_of
+from locktender.kernel.reasons import Holder, Reason
 from locktender.kernel.scheduler import Scheduler
 from locktender.observe.rebuilt import queue_in_order
-from locktender.observe.waits import OfferedStep
+from locktender.observe.waits import OfferedStep, WaitingStep
 from locktender.observe.why import Why, explain_run, note_of
 from locktender.observe.why_queued import queued_whys
 from locktender.store.sqlite.store import SqliteStore
@@ -85,6 +87,54 @@ def test_a_paused_sleeping_run_names_the_pause_too(engine: Client):
     eventually(lambda: [each.gate for each in run.why().reasons] == ["pause", "time"])
     assert "the data is wrong" in str(run.why())
     run.cancel()
+
+
+@flow
+def asks() -> int:
+    return wait_event("ok", timeout="2d", schema=int)
+
+
+@pytest.mark.parametrize(
+    ("what", "gate", "text"), [(naps, "time", "sleeps until"), (asks, "event", "event `ok`")]
+)
+def test_a_task_of_a_waiting_run_says_what_it_waits_for(
+    engine: Client, url: Path, tmp_path: Path, what: Any, gate: str, text: str
+):
+    run = engine.submit(what)
+    eventually(lambda: run.status() == "waiting")
+    [task] = run.tasks()
+    why = engine.why(task.id)
+    assert [each.gate for each in why.reasons] == [gate]
+    assert (why.name, why.note) == (task.name, "")
+    assert text in str(why)
+    assert text in str(task.wait_reason)
+    shown = locktender("runs", "show", run.id, "--url", str(url), cwd=tmp_path).out
+    assert f"  {why.reasons[0].text[:10]}" in shown
+    assert "waits for waits" not in shown
+    assert "waits for sleeps" not in shown
+    run.cancel()
+
+
+def test_a_task_that_has_ended_is_called_by_the_name_of_its_step(engine: Client):
+    flows.GATE.set()
+    run = engine.submit(holds, 4)
+    run.result("60s")
+    first = run.tasks()[0]
+    assert "(hold) is completed" in str(engine.why(first.id))
+
+
+def test_the_text_of_why_has_estimates_of_steps_and_stalls_without_wrong_times():
+    holder = Holder("r1", 7, "use", 1, NOW - 30_000_000, "w", stalled=True)
+    basis = "1st of 1 for pool db, median hold 5s over the last 9"
+    full = Reason(
+        "pool:db", "pool db: 1 of 1 in use", 1, 1, 1, holders=(holder,), estimate_us=40_000_000
+    )
+    group = WaitingStep("use", 1, (msgspec.structs.replace(full, basis=basis),))
+    why = Why("run", "r", "flow", "running", NOW, NOW, waiting=(group,))
+    assert f"    expected wait: ~40s: {basis}." in why.text()
+    assert "held by task 7 (use) for 30s on stalled worker w, run r1" in why.text()
+    several = msgspec.structs.replace(why, waiting=(msgspec.structs.replace(group, count=3),))
+    assert "    expected wait of the first of them: ~40s" in several.text()
 
 
 NOW = 10**15
