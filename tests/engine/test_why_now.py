@@ -19,6 +19,7 @@ from locktender import step as step_of
 from locktender.base.changes import TaskRow
 from locktender.base.limits import Limits
 from locktender.base.model import Failure
+from locktender.base.states import TaskState
 from locktender.cli.run_view import view_of
 from locktender.kernel.reasons import Holder, Reason
 from locktender.kernel.scheduler import Scheduler
@@ -133,6 +134,12 @@ def test_the_text_of_why_has_estimates_of_steps_and_stalls_without_wrong_times()
     why = Why("run", "r", "flow", "running", NOW, NOW, waiting=(group,))
     assert f"    expected wait: ~40s: {basis}." in why.text()
     assert "held by task 7 (use) for 30s on stalled worker w, run r1" in why.text()
+    dead = Holder("r1", 7, "", 1, 0, "w", dead=True, until=NOW + 9_000_000)
+    group = msgspec.structs.replace(
+        group, reasons=(msgspec.structs.replace(full, holders=(dead,)),)
+    )
+    kept = msgspec.structs.replace(why, waiting=(group,)).text()
+    assert "held by task 7, whose worker w is dead, for 9s more, run r1" in kept
     several = msgspec.structs.replace(why, waiting=(msgspec.structs.replace(group, count=3),))
     assert "    expected wait of the first of them: ~40s" in several.text()
 
@@ -156,6 +163,13 @@ def test_an_offered_task_is_not_called_running():
     assert note.startswith("It is offered to w 4s ago (3rd offer)")
     assert "Worker w is stalled" in note
     assert "waits for nothing" not in note
+
+    entry.state = TaskState.RUNNING
+    lead.ledger.workers.by_id["w"].stalled_since = 0
+    assert note_of(lead, entry, NOW) == "Worker w has it: it waits for nothing."
+    lead.ledger.workers.by_id["w"].unanswered = 2
+    note = note_of(lead, entry, NOW)
+    assert note == "Worker w left 2 offers unanswered: its process may be stopped."
 
     offered = {"a": OfferedStep(1, "w", NOW, 3)}
     why = Why("run", "r", "flow", "running", NOW, NOW + 4_000_000, offered=offered)
@@ -187,6 +201,7 @@ def test_a_dead_holder_of_a_pool_is_shown_as_one(tmp_path: Path):
     assert states[0] == ("dead", "gone", 1)
     assert info["used"] == sum(each[2] for each in states) == 3
     assert "dead" in shown
+    assert "gone" in shown
     # a pool with a lease of its own: until that has passed too the slots stay taken
     assert all(each["lease_until"] > info["holders"][1]["since"] for each in info["holders"][1:])
     assert "in 1h" in shown or "in 59m" in shown

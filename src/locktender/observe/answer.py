@@ -168,12 +168,13 @@ def _lines(reasons: tuple[Reason, ...], indent: str, now: int) -> list[str]:
         ahead = f"; {_count_text(reason.ahead, reason.ahead_is)} ahead" if reason.ahead else ""
         lines.append(f"{indent}- {reason.text}{ahead}")
         for holder in reason.holders[:3]:
-            what = f"task {holder.task} ({holder.node})" if holder.task else f"run {holder.run}"
+            what = f"task {holder.task}" if holder.task else f"run {holder.run}"
+            what += f" ({holder.node})" if holder.task and holder.node else ""
             slots = f", {holder.slots} slots" if holder.slots > 1 else ""
             dead = ""
             if holder.dead:
                 left = spoken(max(0, holder.until - now))
-                dead = f", held for dead worker {holder.worker} for {left} more"
+                dead = f", whose worker {holder.worker} is dead, for {left} more"
             told = (
                 f", {stop_text(holder.stop_reason, holder.stop_asked_at, now)}"
                 if holder.stop_reason

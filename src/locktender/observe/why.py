@@ -26,7 +26,7 @@ from locktender.kernel import explain
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.explain_runs import waiting_nodes
 from locktender.kernel.explain_workers import stubborn_by_token
-from locktender.kernel.gate_names import offered_to, stop_text
+from locktender.kernel.gate_names import counted, offered_to, stop_text
 from locktender.kernel.held_runs import reason_of
 from locktender.kernel.reasons import Reason, Typical
 from locktender.kernel.scheduler import Scheduler
@@ -216,12 +216,17 @@ def note_of(scheduler: Scheduler, entry: TaskEntry, now: int) -> str:
 
 
 def _stalled_note(scheduler: Scheduler, entries: Iterable[TaskEntry]) -> str:
-    """Empty where no worker of these tasks is stalled."""
+    """Empty where each worker of these tasks answers."""
     workers = scheduler.ledger.workers.by_id
     found = {entry.worker for entry in entries if entry.worker in workers}
     stalled = sorted(name for name in found if name and workers[name].stalled_since)
     if not stalled:
-        return ""
+        silent = sorted(name for name in found if name and workers[name].unanswered)
+        return " ".join(
+            f"Worker {name} left {counted(workers[name].unanswered, 'offer')} unanswered:"
+            " its process may be stopped."
+            for name in silent
+        )
     who = "Worker" if len(stalled) == 1 else "Workers"
     stalls = "is stalled: its lease has passed, its process lives. It keeps what it holds"
     if len(stalled) > 1:
@@ -286,9 +291,12 @@ async def _executing(store: Store, row: RunRow, labels: Declared | None) -> Why:
             group = WaitingStep(entry.spec.name, 0, seen[lane], lets_start=opens)
         until = _earliest(group.until, patience(scheduler.lifecycle, entry))
         groups[key] = msgspec.structs.replace(group, count=group.count + 1, until=until)
-    notes = [await nobody_leads(store)] if groups else []
-    notes.append(_stalled_note(scheduler, run.tasks.values()))
-    notes.append(await provisioner_note(store, [group.reasons for group in groups.values()]))
+    notes = [
+        await nobody_leads(store) if groups else "",
+        _stalled_note(scheduler, run.tasks.values()),
+    ]
+    if not notes[0]:
+        notes.append(await provisioner_note(store, [group.reasons for group in groups.values()]))
     return msgspec.structs.replace(
         why_run(row, snapshot.now, row.started_at or row.queued_at),
         waiting=tuple(groups.values())[:MAX_GROUPS_SHOWN],
