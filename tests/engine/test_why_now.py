@@ -283,6 +283,25 @@ async def test_what_no_gate_blocks_names_the_engine(tmp_path: Path):
     assert "next cycle" not in why
 
 
+@step_of(needs={"gpu": "yes"})
+def draw() -> int:
+    return 1
+
+
+@flow
+def draws() -> int:
+    return draw()
+
+
+def test_that_no_process_leads_is_said_once(tmp_path: Path):
+    url = tmp_path / "locktender.db"
+    with embedded(url) as engine:
+        run = engine.submit(draws)
+        eventually(lambda: [each.state for each in run.tasks()] == ["requested"])
+    with connect(url) as client:
+        assert str(client.why(run.id)).count("No process leads") == 1
+
+
 def test_why_is_watched_until_it_has_ended(engine: Client, url: Path, tmp_path: Path):
     engine.limits.set_max_concurrent_runs(1)
     first, second = (engine.submit(flows.waits, number) for number in range(2))
