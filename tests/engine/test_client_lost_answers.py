@@ -13,7 +13,7 @@ import pytest
 from locktender import RunFailed, StoreError, embedded_async, flow, step
 from locktender.base.errors import SchemaTooNew
 from locktender.client.core import ClientClosed, Core
-from locktender.client.run import retry_runs
+from locktender.client.retrying import retry_runs
 from locktender.store import retry
 from locktender.store.open import settings_for
 from locktender.store.retry import repeated
@@ -60,7 +60,7 @@ async def test_a_retry_whose_answer_was_lost_is_not_repeated(
             await core.waiting.until_ended(run.id, 10_000_000)
 
         monkeypatch.setattr(core.store, "retry", losing(core.store.retry, ended_again))
-        await retry_runs(core, [run.id])
+        await retry_runs(core, [await core.row(run.id)])
         await core.waiting.until_ended(run.id, 10_000_000)
         assert (await core.row(run.id)).generation == 1
 

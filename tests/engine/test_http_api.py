@@ -103,6 +103,11 @@ async def opened(url: str, **settings: object) -> AsyncIterator[Asked]:
         process(url, lead=True, work=True, **settings) as (core, _),
         served(core, api=True) as port,
     ):
+
+        async def announced() -> bool:
+            return {"http sum", "http approval"} <= {each.name for each in await core.store.flows()}
+
+        await until(announced, "the flows")
         yield Asked(core, port)
     await asyncio.to_thread(check_history, url)
 
@@ -147,6 +152,9 @@ async def test_a_run_from_submission_to_result(api: Asked):
         "queued", "running", "succeeded",
     ]  # fmt: skip
     assert "ended succeeded" in (await api.get(f"/runs/{run}/why")).data["text"]
+    blame = (await api.get(f"/runs/{run}/blame")).data["blame"]
+    gates = sum(each["us"] for each in blame.get("gates", ()))
+    assert blame["work_us"] + blame["hand_off_us"] + gates == blame["wall_us"] > 0
 
 
 async def test_b4_the_ceiling_answers_429_with_retry_after(api: Asked):

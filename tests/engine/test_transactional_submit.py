@@ -279,6 +279,10 @@ async def test_without_a_leader_it_stays_submitted(postgres_url: str, tmp_path: 
         run = await client.submit(doubled, 6, connection=raw)
         assert await run.status() == RunState.SUBMITTED
         assert "transaction of an application" in str(await run.why())
+        assert (await run.tasks(), await run.events(), await run.logs()) == ([], [], [])
+        for verb in (run.cancel, run.blame):
+            with pytest.raises(InvalidInput, match="only submitted"):
+                await verb()
         async with embedded_async(postgres_url, work_dir=str(tmp_path)):
             assert await run.result(SECONDS) == 12
 

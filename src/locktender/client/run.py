@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from locktender.base.durations import Duration, microseconds
-from locktender.base.model import Request
+from locktender.base.errors import InvalidInput
+from locktender.base.model import Request, RunRow
 from locktender.base.states import OUTBOX_RUNS, TERMINAL_RUNS, RunState
 from locktender.base.tracebacks import public
 from locktender.client import results, run_details
@@ -104,7 +105,7 @@ class AsyncRun(Generic[T_co]):
         from locktender.observe.blame import blame_run
 
         self._core.guard.check()
-        return await blame_run(self._core.store, await self._core.row(self._id))
+        return await blame_run(self._core.store, await self._taken_up())
 
     async def cancel(self, reason: str = "", *, force: bool = False) -> Requested:
         """Asks for the run to end *cancelled*; `wait()` returns when it has.
@@ -114,7 +115,7 @@ class AsyncRun(Generic[T_co]):
         """
         core = self._core
         core.guard.check()
-        row = await core.row(self._id)
+        row = await self._taken_up()
         leader = await core.leader()
         if row.state in TERMINAL_RUNS:
             return Requested((), leader, (self._id,))
@@ -123,6 +124,18 @@ class AsyncRun(Generic[T_co]):
         )
         core.changed()
         return Requested((self._id,), leader)
+
+    async def _taken_up(self) -> RunRow:
+        """Its row. Raises `InvalidInput` while the leader has not made a run of it."""
+        row = await self._core.row(self._id)
+        if row.state == RunState.SUBMITTED:
+            raise InvalidInput(
+                f"run {self._id} is only submitted: no leader has taken it up yet.",
+                field="run",
+                got=row.state,
+                hint="Try again in a moment: a leader takes it up within a second.",
+            )
+        return row
 
     async def pause(self, reason: str = "") -> None:
         """Starts nothing more of the run; tasks that run go on. It waits until `resume`, and holds no place.

@@ -24,7 +24,13 @@ from locktender.base.model import (
     Stubborn,
     decode_log,
 )
-from locktender.base.states import EXECUTING_RUNS, TERMINAL_RUNS, RunState, TaskState
+from locktender.base.states import (
+    EXECUTING_RUNS,
+    OUTBOX_RUNS,
+    TERMINAL_RUNS,
+    RunState,
+    TaskState,
+)
 from locktender.client.core import Core
 from locktender.client.results import failure_of
 from locktender.client.views import (
@@ -124,6 +130,8 @@ async def events(core: Core, run_id: str) -> list[EventInfo]:
     from locktender.observe.slot_events import lane_changes, renewals, slot_events
 
     row = await core.row(run_id)
+    if row.state in OUTBOX_RUNS:
+        return []
     nodes = await nodes_of(core.store, row.graph)
     where = {task.id: shown_task(task) for task in await core.store.tasks(row.seq)}
     history = await _history(core, row.seq)
@@ -206,6 +214,8 @@ async def logs(core: Core, run_id: str, task: int | None, limit: int) -> list[Lo
     """At most `limit` lines, of whole attempts, by task and attempt; then put in the order of their time."""
     most = names.count(limit, "limit", maximum=MAX_LIMIT)
     row = await core.row(run_id)
+    if row.state in OUTBOX_RUNS:
+        return []
     nodes = read_graph(await core.store.graph(row.graph)).nodes
     tasks = {each.id: each for each in await core.store.tasks(row.seq)}
     lines: list[LogInfo] = []

@@ -149,15 +149,17 @@ def renewals(
     for token, event in held.items():
         life = by_worker.get(workers.get(token, ""))
         if life is not None and life.lease_until > event.at + life.lease_us:
-            at, data = life.lease_until - life.lease_us, {"worker": life.worker}
-            data_us: dict[str, Any] = {**data, "until_us": life.lease_until}
-            running = TaskState.RUNNING.value
-            yield (
-                msgspec.structs.replace(
-                    event, at=at, actor=f"worker:{life.worker}", before=running, data=data_us
-                ),
-                "renewed",
+            # No change of the task: who counts its attempts must not count this.
+            renewed = msgspec.structs.replace(
+                event,
+                subject="slot",
+                at=life.lease_until - life.lease_us,
+                actor=f"worker:{life.worker}",
+                before="",
+                after="renewed",
+                data={"worker": life.worker, "until_us": life.lease_until},
             )
+            yield renewed, "renewed"
 
 
 def _with(event: Event, more: dict[str, Any]) -> Event:

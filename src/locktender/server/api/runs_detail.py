@@ -1,4 +1,4 @@
-"""What there is to know of one run: result, tasks, graph, events, logs, why."""
+"""What there is to know of one run: result, tasks, graph, events, logs, why, blame."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from locktender.base.errors import (
 )
 from locktender.base.ids import run_of
 from locktender.client.views import EventInfo, GraphInfo, LogInfo, TaskInfo
+from locktender.observe.blame import Blame
 from locktender.observe.why import Why
 from locktender.server.api.answers import refusal
 from locktender.server.api.bodies import LogsQuery, PartQuery, ResultQuery
@@ -69,6 +70,14 @@ class WhyAnswer(msgspec.Struct, frozen=True):
     """What a run waits for: every gate with its numbers and holders."""
 
     why: Why
+    text: str
+    """The same, for people."""
+
+
+class BlameAnswer(msgspec.Struct, frozen=True):
+    """What the time of a run went into: own work, each gate, hand-off. They add up to its wall time."""
+
+    blame: Blame
     text: str
     """The same, for people."""
 
@@ -147,6 +156,12 @@ async def get_task_why(call: ApiCall) -> Reply:
     return Reply(WhyAnswer(why, why.text()))
 
 
+async def get_blame(call: ApiCall) -> Reply:
+    run, _ = await call.run()
+    blame = await run.blame()
+    return Reply(BlameAnswer(blame, blame.text()))
+
+
 async def get_why(call: ApiCall) -> Reply:
     run, _ = await call.run()
     why = await run.why()
@@ -177,6 +192,10 @@ ROUTES = (
     ApiRoute(
         "GET", "/runs/{run}/tasks/{task}/why", "read", get_task_why, "What a task waits for", WhyAnswer,
         refuses=(404,),
+    ),
+    ApiRoute(
+        "GET", "/runs/{run}/blame", "read", get_blame, "What the time of a run went into", BlameAnswer,
+        refuses=(404, 422),
     ),
     ApiRoute("GET", "/runs/{run}/why", "read", get_why, "What a run waits for", WhyAnswer, refuses=(404,)),
 )  # fmt: skip

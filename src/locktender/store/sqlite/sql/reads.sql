@@ -230,7 +230,7 @@ SELECT run FROM unplaced ORDER BY run
 
 -- name: kept_list
 -- Runs that have begun, have no place now, and keep it at some limits of tags.
-SELECT u.run, r.id, r.tags, u.keeps, r.started_at FROM unplaced u JOIN run r ON r.seq = u.run
+SELECT u.run, r.id, r.tags, u.keeps, r.started_at FROM unplaced u CROSS JOIN run r ON r.seq = u.run
 WHERE u.keeps IS NOT NULL AND r.state IN ('waiting', 'queued', 'running', 'cancelling') AND r.started_at <> 0
 ORDER BY u.run
 
