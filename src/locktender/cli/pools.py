@@ -84,7 +84,7 @@ def info(shell: Context, name: Name) -> None:
     shell.out.print(table(*columns, rows=[_row(pool)]))
     if holders:
         short = shorten(holder.run for holder in holders)
-        titles = ("run", "step…", ">task", ">slots", "held since", "worker…", "state", "lease ends")
+        titles = ("run", "step…", ">task", ">slots", "held since", "state", "lease ends")
         shell.out.print(
             table(*titles, rows=[_holder_row(each, short[each.run], now) for each in holders])
         )
@@ -157,7 +157,6 @@ def _holder_row(holder: PoolHolder, run: str, now: datetime) -> list[str]:
         str(holder.task),
         str(holder.slots),
         ago(holder.since, now),
-        escape(holder.worker or "-"),
         f"[red]{holder.state}[/]" if holder.state in ("dead", "stalled") else holder.state,
         ago(holder.lease_until, now),
     ]
