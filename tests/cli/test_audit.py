@@ -200,6 +200,8 @@ async def test_only_what_is_asked_for_is_shown(tmp_path: Path) -> None:
         assert (did[none].data["violations"], did[none].code) == ([], 0)
     assert did["all"].code == did["run"].code == did["pool"].code == 1
     assert did["wrong"].code == 2
+    assert "--since 1h" in did["wrong"].err
+    assert "No rule and no peak of a pool 'api' is known." in did["said"].out
     assert "more broken outside of what was asked for" in did["said"].out
 
 

@@ -30,6 +30,7 @@ from locktender.cli.run_flow import Following, summary
 from locktender.cli.run_view import picture, view_of
 from locktender.cli.tables import PlainConsole, lasted, shown, tags
 from locktender.client.views import RunInfo, instant
+from locktender.testing import eventually
 
 
 def row(seq: int, state: str, queued: int, started: int = 0, ended: int = 0) -> RunRow:
@@ -166,6 +167,28 @@ def test_logs_and_errors_are_shown_without_them(
     assert "\x1b[2J" not in read
     runs.logs(Context(url=shell.url, json=True), run.id)
     assert "\\u001b[2Jgone" in capsys.readouterr().out
+
+
+def test_a_task_that_backs_off_shows_no_time_that_grows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    @step(name="fails_at_first", retries=1, retry_delay="1h")
+    async def fails() -> None:
+        raise ValueError("no")
+
+    @flow(name="backs_off")
+    def backs_off() -> Any:
+        return fails()
+
+    with embedded(str(tmp_path / "engine.db")) as engine:
+        run = engine.submit(backs_off)
+        eventually(
+            lambda: [(each.state, each.attempt) for each in run.tasks()] == [("requested", 1)]
+        )
+        runs.show(Context(url=str(tmp_path / "engine.db")), run.id, tasks=True)
+        run.cancel()
+    [line] = [each for each in capsys.readouterr().out.splitlines() if "requested" in each]
+    assert line.split()[2:5] == ["requested", "1", "-"]
 
 
 def test_no_text_of_a_user_commands_the_terminal(

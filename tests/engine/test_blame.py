@@ -135,6 +135,21 @@ def test_h3_waits_of_the_whole_run_are_blamed(engine: Client):
     paused.result(TIMEOUT)
     assert "paused:pause" in {each.gate for each in adds_up(paused).gates}
 
+    engine.limits.set_max_concurrent_runs(1)
+    with engine.slots("db", 2):
+        first, second = engine.submit(plain, [1]), engine.submit(plain, [1])
+        eventually(lambda: first.status() == "running")
+        eventually(lambda: second.blame().gates[0].gate == "runs:max_concurrent_runs")
+        before = adds_up(second).gates[0].us
+        second.pause("later")
+        both = {"runs:max_concurrent_runs", "paused"}
+        eventually(lambda: {each.gate for each in second.blame().gates} == both)
+        lost = {each.gate: each.us for each in adds_up(second).gates}
+        assert lost["runs:max_concurrent_runs"] >= before
+        second.resume()
+    second.result(TIMEOUT)
+    engine.limits.set_max_concurrent_runs(2)
+
     delayed = engine.submit(plain, [1], delay="30ms")
     delayed.result(TIMEOUT)
     assert {each.gate: each.us for each in adds_up(delayed).gates}["time"] >= 29 * MILLISECOND

@@ -33,6 +33,7 @@ def test_a_list_of_known_words_says_how_many_more_there_are():
     hint = names.did_you_mean("zzz", known)
     assert hint is not None
     assert hint.endswith("word09 and 3 more.")
+    assert str(names.did_you_mean("zzz", known[:11])).endswith("word09, word10.")
 
 
 @pytest.mark.parametrize(

@@ -8,20 +8,23 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.steps import client_flows as flows
 from tests.support.cli_harness import locktender, output_of, started
 from tests.support.worlds import graph, run_row, step, worker_row
 
-from locktender import Client, StepError, connect, embedded, flow, sleep
+from locktender import Client, StepError, connect, embedded, flow, sleep, wait_event
 from locktender import step as step_of
 from locktender.base.changes import TaskRow
 from locktender.base.limits import Limits
 from locktender.base.model import Failure
+from locktender.base.states import TaskState
 from locktender.cli.run_view import view_of
+from locktender.kernel.reasons import Holder, Reason
 from locktender.kernel.scheduler import Scheduler
 from locktender.observe.rebuilt import queue_in_order
-from locktender.observe.waits import OfferedStep
+from locktender.observe.waits import OfferedStep, WaitingStep
 from locktender.observe.why import Why, explain_run, note_of
 from locktender.observe.why_queued import queued_whys
 from locktender.store.sqlite.store import SqliteStore
@@ -87,6 +90,60 @@ def test_a_paused_sleeping_run_names_the_pause_too(engine: Client):
     run.cancel()
 
 
+@flow
+def asks() -> int:
+    return wait_event("ok", timeout="2d", schema=int)
+
+
+@pytest.mark.parametrize(
+    ("what", "gate", "text"), [(naps, "time", "sleeps until"), (asks, "event", "event `ok`")]
+)
+def test_a_task_of_a_waiting_run_says_what_it_waits_for(
+    engine: Client, url: Path, tmp_path: Path, what: Any, gate: str, text: str
+):
+    run = engine.submit(what)
+    eventually(lambda: run.status() == "waiting")
+    [task] = run.tasks()
+    why = engine.why(task.id)
+    assert [each.gate for each in why.reasons] == [gate]
+    assert (why.name, why.note) == (task.name, "")
+    assert text in str(why)
+    assert text in str(task.wait_reason)
+    shown = locktender("runs", "show", run.id, "--url", str(url), cwd=tmp_path).out
+    assert f"  {why.reasons[0].text[:10]}" in shown
+    assert "waits for waits" not in shown
+    assert "waits for sleeps" not in shown
+    run.cancel()
+
+
+def test_a_task_that_has_ended_is_called_by_the_name_of_its_step(engine: Client):
+    flows.GATE.set()
+    run = engine.submit(holds, 4)
+    run.result("60s")
+    first = run.tasks()[0]
+    assert "(hold) is completed" in str(engine.why(first.id))
+
+
+def test_the_text_of_why_has_estimates_of_steps_and_stalls_without_wrong_times():
+    holder = Holder("r1", 7, "use", 1, NOW - 30_000_000, "w", stalled=True)
+    basis = "1st of 1 for pool db, median hold 5s over the last 9"
+    full = Reason(
+        "pool:db", "pool db: 1 of 1 in use", 1, 1, 1, holders=(holder,), estimate_us=40_000_000
+    )
+    group = WaitingStep("use", 1, (msgspec.structs.replace(full, basis=basis),))
+    why = Why("run", "r", "flow", "running", NOW, NOW, waiting=(group,))
+    assert f"    expected wait: ~40s: {basis}." in why.text()
+    assert "held by task 7 (use) for 30s on stalled worker w, run r1" in why.text()
+    dead = Holder("r1", 7, "", 1, 0, "w", dead=True, until=NOW + 9_000_000)
+    group = msgspec.structs.replace(
+        group, reasons=(msgspec.structs.replace(full, holders=(dead,)),)
+    )
+    kept = msgspec.structs.replace(why, waiting=(group,)).text()
+    assert "held by task 7, whose worker w is dead, for 9s more, run r1" in kept
+    several = msgspec.structs.replace(why, waiting=(msgspec.structs.replace(group, count=3),))
+    assert "    expected wait of the first of them: ~40s" in several.text()
+
+
 NOW = 10**15
 
 
@@ -106,6 +163,13 @@ def test_an_offered_task_is_not_called_running():
     assert note.startswith("It is offered to w 4s ago (3rd offer)")
     assert "Worker w is stalled" in note
     assert "waits for nothing" not in note
+
+    entry.state = TaskState.RUNNING
+    lead.ledger.workers.by_id["w"].stalled_since = 0
+    assert note_of(lead, entry, NOW) == "Worker w has it: it waits for nothing."
+    lead.ledger.workers.by_id["w"].unanswered = 2
+    note = note_of(lead, entry, NOW)
+    assert note == "Worker w left 2 offers unanswered: its process may be stopped."
 
     offered = {"a": OfferedStep(1, "w", NOW, 3)}
     why = Why("run", "r", "flow", "running", NOW, NOW + 4_000_000, offered=offered)
@@ -137,6 +201,7 @@ def test_a_dead_holder_of_a_pool_is_shown_as_one(tmp_path: Path):
     assert states[0] == ("dead", "gone", 1)
     assert info["used"] == sum(each[2] for each in states) == 3
     assert "dead" in shown
+    assert "WORKER" not in shown  # the column says what is with the holder, not who it is
     # a pool with a lease of its own: until that has passed too the slots stay taken
     assert all(each["lease_until"] > info["holders"][1]["since"] for each in info["holders"][1:])
     assert "in 1h" in shown or "in 59m" in shown
@@ -216,6 +281,25 @@ async def test_what_no_gate_blocks_names_the_engine(tmp_path: Path):
     await store.close()
     assert "The engine is in the way: leader frozen has written no decision" in why
     assert "next cycle" not in why
+
+
+@step_of(needs={"gpu": "yes"})
+def draw() -> int:
+    return 1
+
+
+@flow
+def draws() -> int:
+    return draw()
+
+
+def test_that_no_process_leads_is_said_once(tmp_path: Path):
+    url = tmp_path / "locktender.db"
+    with embedded(url) as engine:
+        run = engine.submit(draws)
+        eventually(lambda: [each.state for each in run.tasks()] == ["requested"])
+    with connect(url) as client:
+        assert str(client.why(run.id)).count("No process leads") == 1
 
 
 def test_why_is_watched_until_it_has_ended(engine: Client, url: Path, tmp_path: Path):

@@ -200,7 +200,9 @@ def did_you_mean(got: str, known: Iterable[str]) -> str | None:
     """A hint naming the nearest known word, or else the known ones, for every 'no such …' message."""
     known = sorted(known)
     more = len(known) - KNOWN_SHOWN
-    listed = ", ".join(known[:KNOWN_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    # A single one is named: its name is not longer than to say that it is left out.
+    listed = ", ".join(known if more == 1 else known[:KNOWN_SHOWN])
+    listed += f" and {more} more" if more > 1 else ""
     return nearest(got, known) or (f"Known: {listed}." if known else None)
 
 

@@ -58,6 +58,7 @@ def audit(
     with shell.read() as reading:
         scope = reading.call(_scope(reading, since, run, pool))
         done = reading.call(audit(reading.store, full=full))
+        limits, _ = reading.call(reading.store.limits())
         violations = reading.call(scope.select(reading.store, done.violations))
         held_up = reading.call(reading.store.held_up())
     highest, marks = done.peaks, done.marks
@@ -87,6 +88,8 @@ def audit(
     shell.say(f"{done.events:,} events, {len(promises())} promises: {_verdict(len(violations))}")
     if others := len(done.violations) - len(violations):
         shell.say(f"[yellow]{others} more broken outside of what was asked for.[/]")
+    if pool is not None and pool not in limits.pools and not highest:
+        shell.say(f"[yellow]No rule and no peak of a pool {escape(repr(pool))} is known.[/]")
     if done.began.seq:
         shell.say(f"[dim]{_began(done.began)}[/]")
     if marks.runs:
@@ -114,7 +117,15 @@ async def _scope(
         try:
             at = await reading.store.now() - microseconds(duration(since), "since")
         except InvalidInput:
-            at = instant_text(since, "since")
+            try:
+                at = instant_text(since, "since")
+            except InvalidInput:
+                raise InvalidInput(
+                    "since must be a duration, or a moment with a time zone.",
+                    field="since",
+                    got=since,
+                    hint="e.g. --since 1h, or --since 2031-05-01T09:00+02:00",
+                ) from None
     if run is not None:
         number = (await reading.core.row(await resolve(reading.core, run))).seq
     return AuditScope(at, number, pool)

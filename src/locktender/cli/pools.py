@@ -84,7 +84,7 @@ def info(shell: Context, name: Name) -> None:
     shell.out.print(table(*columns, rows=[_row(pool)]))
     if holders:
         short = shorten(holder.run for holder in holders)
-        titles = ("run", "step…", ">task", ">slots", "held since", "worker", "lease ends")
+        titles = ("run", "step…", ">task", ">slots", "held since", "state", "lease ends")
         shell.out.print(
             table(*titles, rows=[_holder_row(each, short[each.run], now) for each in holders])
         )

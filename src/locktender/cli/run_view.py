@@ -75,7 +75,7 @@ class RunView:
     """Since it was submitted."""
     steps: tuple[StepView, ...]
     notes: tuple[str, ...]
-    """What the run itself waits for, while it is queued."""
+    """What the run itself waits for, while it is queued, waiting or held."""
     took_us: int | None = None
     """From its start, as `runs list` has it; None: it never started."""
 
@@ -253,7 +253,7 @@ class Plain:
             return
         self._next_us = view.elapsed_us + PLAIN_EVERY_US
         for note in view.notes:
-            self._tell(view, "", f"queued: {note}")
+            self._tell(view, "", f"{view.state}: {note}")
         if view.notes:
             return
         for step in view.steps:

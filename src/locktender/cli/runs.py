@@ -165,7 +165,9 @@ def _show_tasks(shell: Context, tasks: list[TaskInfo]) -> None:
             shown(task.name if task.index is None else f"{task.name}[{task.index}]"),
             state("cached" if task.cached else task.state),
             str(task.attempt),
-            lasted(task.started_at, task.ended_at, since),
+            "-"
+            if task.state in ("requested", "scheduled")
+            else lasted(task.started_at, task.ended_at, since),
             shown(_details_of(task, since)),
         ]
         for task in tasks

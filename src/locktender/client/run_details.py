@@ -24,7 +24,13 @@ from locktender.base.model import (
     Stubborn,
     decode_log,
 )
-from locktender.base.states import EXECUTING_RUNS, OUTBOX_RUNS, TERMINAL_RUNS, TaskState
+from locktender.base.states import (
+    EXECUTING_RUNS,
+    OUTBOX_RUNS,
+    TERMINAL_RUNS,
+    RunState,
+    TaskState,
+)
 from locktender.client.core import Core
 from locktender.client.results import failure_of
 from locktender.client.views import (
@@ -79,6 +85,10 @@ async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
         from locktender.observe.waits import waits_of
 
         reasons = await waits_of(core.store, row.seq)
+    elif row.state == RunState.WAITING:
+        from locktender.observe.waits import waits_of_waiting
+
+        reasons = await waits_of_waiting(core.store, row, rows)
     progress_of: dict[int, Progress] = {}
     stubborn_of: dict[int, Stubborn] = {}
     if any(task.state == TaskState.RUNNING for task in rows):

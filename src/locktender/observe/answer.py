@@ -103,8 +103,8 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
                 head += f", tags {', '.join(f'{key}={value}' for key, value in self.tags.items())}"
         lines = [head + "."]
         lines += _lines(self.reasons, "  ", self.now)
-        lines += _wait_lines(self.reasons)
-        lines += start_lines(self.lets_start, "  ")
+        lines += _wait_lines(self.reasons, "  Expected wait")
+        lines += start_lines(self.lets_start, "  To")
         if self.offers and self.state == TaskState.REQUESTED:
             lines.append(f"  It was offered {counted(self.offers, 'time')} so far.")
         lines += [f"  It {each.text(self.now)}." for each in self.until]
@@ -119,7 +119,9 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
             lines.append(f"  {group.count} × {group.step} waiting:")
             lines += _lines(group.reasons, "    ", self.now) or ["    for the leader's next cycle"]
             first = "" if group.count == 1 else "the first of them "
-            lines += start_lines(group.lets_start, "    ", first or "it ")
+            of = "" if group.count == 1 else " of the first of them"
+            lines += _wait_lines(group.reasons, f"    expected wait{of}")
+            lines += start_lines(group.lets_start, "    to", first.rstrip() or "it")
             lines += [f"    {first}{each.text(self.now)}" for each in group.until]
         for step, others in self.pending.items():
             lines.append(f"  {step} waits for {', '.join(others) or 'its turn'}")
@@ -137,14 +139,14 @@ def _count_text(count: int, meant: Precision) -> str:
     return f"{count:,}" if meant == "exact" else f"{meant} {count:,}"
 
 
-def _wait_lines(reasons: tuple[Reason, ...]) -> list[str]:
+def _wait_lines(reasons: tuple[Reason, ...], head: str) -> list[str]:
     """`Expected wait: ~40s: 3rd of 7 for pool db, median hold 26s over the last 50`, of the slowest gate."""
     known = [each for each in reasons if each.estimate_us is not None]
     # Nobody knows when a pause ends.
     if not known or any(each.gate == "pause" for each in reasons):
         return []
     slowest = max(known, key=lambda each: each.estimate_us or 0)
-    text = f"  Expected wait: ~{spoken(slowest.estimate_us or 0)}"
+    text = f"{head}: ~{spoken(slowest.estimate_us or 0)}"
     if slowest.basis:
         text += f": {slowest.basis}"
     if slowest.p90_us is not None:
@@ -152,12 +154,13 @@ def _wait_lines(reasons: tuple[Reason, ...]) -> list[str]:
     return [text + "."]
 
 
-def start_lines(openings: tuple[GateOpening, ...], indent: str, who: str = "It ") -> list[str]:
-    """`It starts with: pool db 2 → 3, or any of tasks 17, 23 to end; and pool gpu resumed.`"""
+def start_lines(openings: tuple[GateOpening, ...], to: str, who: str = "it") -> list[str]:
+    """`To start it needs pool db 2 → 3, or any of tasks 17, 23 to end; and pool gpu resumed.`"""
     if not openings:
         return []
     about = "about " if any(each.about for each in openings) else ""
-    return [f"{indent}{who}starts with {about}{'; and '.join(each.text for each in openings)}."]
+    needs = "; and ".join(each.text for each in openings)
+    return [f"{to} start {who} needs {about}{needs}."]
 
 
 def _lines(reasons: tuple[Reason, ...], indent: str, now: int) -> list[str]:
@@ -166,21 +169,19 @@ def _lines(reasons: tuple[Reason, ...], indent: str, now: int) -> list[str]:
         ahead = f"; {_count_text(reason.ahead, reason.ahead_is)} ahead" if reason.ahead else ""
         lines.append(f"{indent}- {reason.text}{ahead}")
         for holder in reason.holders[:3]:
-            what = f"task {holder.task} ({holder.node})" if holder.task else f"run {holder.run}"
+            what = f"task {holder.task}" if holder.task else f"run {holder.run}"
+            what += f" ({holder.node})" if holder.task and holder.node else ""
             slots = f", {holder.slots} slots" if holder.slots > 1 else ""
             dead = ""
             if holder.dead:
                 left = spoken(max(0, holder.until - now))
-                dead = f", held for dead worker {holder.worker} for {left} more"
+                dead = f", whose worker {holder.worker} is dead, for {left} more"
             told = (
                 f", {stop_text(holder.stop_reason, holder.stop_asked_at, now)}"
                 if holder.stop_reason
                 else ""
             )
-            stalls = f", whose worker {holder.worker} is stalled" if holder.stalled else ""
-            lines.append(
-                f"{indent}    held by {what}{slots}{dead}{told}{stalls}{_where(holder, now)}"
-            )
+            lines.append(f"{indent}    held by {what}{slots}{dead}{told}{_where(holder, now)}")
         rest = len(reason.holders) - 3 + reason.more_holders
         if rest > 0:
             lines.append(f"{indent}    and {rest} more")
@@ -190,8 +191,8 @@ def _lines(reasons: tuple[Reason, ...], indent: str, now: int) -> list[str]:
 def _where(holder: Holder, now: int) -> str:
     """Since when, on which worker and for which run, as far as that is not said."""
     text = f" for {spoken(max(0, now - holder.since))}" if holder.since else ""
-    if holder.task and holder.worker and not holder.dead and not holder.stalled:
-        text += f" on worker {holder.worker}"
+    if holder.task and holder.worker and not holder.dead:
+        text += f" on {'stalled ' if holder.stalled else ''}worker {holder.worker}"
     return text + (f", run {holder.run}" if holder.task and holder.run else "")
 
 

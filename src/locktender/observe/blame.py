@@ -17,8 +17,17 @@ from locktender.base.events import NOBODY, Event, unpack
 from locktender.base.graph import Graph, Node, read_graph
 from locktender.base.model import RunRow
 from locktender.base.states import OUTBOX_RUNS, TERMINAL_RUNS, TaskState
+from locktender.kernel.reasons import Reason
 from locktender.observe.holders import OWN_GATES, HolderNames, LostTo, Samples, charged
-from locktender.observe.run_times import HAND_OFF, WORK, RunTimes, TaskTimes, added, times_of
+from locktender.observe.run_times import (
+    HAND_OFF,
+    PAUSED,
+    WORK,
+    RunTimes,
+    TaskTimes,
+    added,
+    times_of,
+)
 from locktender.observe.why import explain_run
 from locktender.store.protocol import EventFilter, Store
 
@@ -194,8 +203,10 @@ async def _gates_now(
         if event.subject == "task":
             asked[event.task] = event
     why = await explain_run(store, row.id)
-    steps = {each.step: each.reasons[0].gate for each in why.waiting if each.reasons}
-    found: dict[int, str] = {0: why.reasons[0].gate} if why.reasons else {}
+    told = any(each.subject == "pause" for each in history)
+    steps = {each.step: gate for each in why.waiting if (gate := _first(each.reasons, told))}
+    own = _first(why.reasons, told)
+    found: dict[int, str] = {0: own} if own else {}
     for task, event in asked.items():
         if event.after != TaskState.REQUESTED:
             continue
@@ -205,6 +216,12 @@ async def _gates_now(
         if gate:
             found[task] = gate
     return found
+
+
+def _first(reasons: Iterable[Reason], told: bool) -> str:
+    """The first gate in the order of decision. `told`: when the run was paused is in its history."""
+    gates = (PAUSED if each.gate == "pause" else each.gate for each in reasons)
+    return next((gate for gate in gates if not (told and gate == PAUSED)), "")
 
 
 def _blame(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
+from locktender.base.changes import TaskRow
 from locktender.base.durations import clock_text, spoken
 from locktender.base.events import unpack
 from locktender.base.model import RunRow
@@ -40,6 +43,35 @@ async def waits_of(store: Store, run: int) -> dict[int, str]:
             worker, at = entry.worker or "", entry.scheduled_at
             found[entry.id] = offered_to(worker, at, entry.offers, snapshot.now)
     return found
+
+
+async def task_waits(store: Store, run: RunRow, task: TaskRow, now: int) -> tuple[Reason, ...]:
+    """Why a task of a waiting run does not go on."""
+    limits, _ = await store.limits()
+    pauses = tuple(Reason("pause", text) for text in pause_texts(limits, run, now))
+    return (*pauses, *(await _by_task(store, run, [task], now)).values())
+
+
+async def waits_of_waiting(store: Store, run: RunRow, tasks: Iterable[TaskRow]) -> dict[int, str]:
+    """Tasks of a waiting run that have not ended → what each waits for."""
+    found = await _by_task(store, run, tasks, await store.now())
+    return {task: reason.text for task, reason in found.items()}
+
+
+async def _by_task(
+    store: Store, run: RunRow, tasks: Iterable[TaskRow], now: int
+) -> dict[int, Reason]:
+    """Nothing is left of a waiting run but sleeps and waits for events."""
+    tz = await _zone_of(store, run)
+    events = {
+        each.task: event_reason(each.name, each.since, each.until, now, tz)
+        for each in await store.event_waits(run.id)
+    }
+    return {
+        task.id: events.get(task.id) or sleeps_until(task.not_before, now, tz)
+        for task in tasks
+        if task.state == TaskState.REQUESTED
+    }
 
 
 async def waiting_reasons(store: Store, row: RunRow, now: int) -> tuple[Reason, ...]:

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 
 import msgspec
 
+from locktender.base.changes import TaskRow
 from locktender.base.durations import clock_text
 from locktender.base.errors import NotFound
 from locktender.base.events import unpack
+from locktender.base.graph import Node, read_graph
 from locktender.base.ids import run_of
 from locktender.base.model import RunRow, Stubborn
 from locktender.base.names import Declared
 from locktender.base.names import never as never_by_label
-from locktender.base.states import EXECUTING_RUNS, TERMINAL_RUNS, RunState, TaskState
+from locktender.base.states import ENDS, EXECUTING_RUNS, TERMINAL_RUNS, RunState, TaskState
 from locktender.kernel import explain
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.explain_runs import waiting_nodes
 from locktender.kernel.explain_workers import stubborn_by_token
-from locktender.kernel.gate_names import offered_to, stop_text
+from locktender.kernel.gate_names import counted, offered_to, stop_text
 from locktender.kernel.held_runs import reason_of
 from locktender.kernel.reasons import Reason, Typical
 from locktender.kernel.scheduler import Scheduler
@@ -36,9 +39,15 @@ from locktender.observe.rebuilt import (
     troubles,
     typical,
 )
-from locktender.observe.waits import OfferedStep, StubbornStep, WaitingStep, waiting_reasons
+from locktender.observe.waits import (
+    OfferedStep,
+    StubbornStep,
+    WaitingStep,
+    task_waits,
+    waiting_reasons,
+)
 from locktender.observe.why_queued import engine_note, nobody_leads, queued_why, turn_note
-from locktender.store.protocol import EventFilter, Store
+from locktender.store.protocol import EventFilter, RunFilter, Store
 from locktender.store.readable import readable
 
 MAX_GROUPS_SHOWN = 50
@@ -117,10 +126,7 @@ async def _explain_task(store: Store, task: int, labels: Declared | None) -> Why
     if row is None:
         raise NotFound(f"there is no task {task}.", field="task", got=task)
     if entry is None:
-        node, note = f"node {row.node}", f"It is {row.state} and waits for nothing."
-        if row.state == TaskState.COMPLETED and not row.attempt:
-            note = await _cached_note(store, row.id) or note
-        return Why("task", str(task), node, row.state, row.requested_at, snapshot.now, note=note)
+        return await _apart(store, row, snapshot.now)
     usual = typical(snapshot, scheduler)
     reasons = _reasons(scheduler, entry, usual, snapshot.now, labels)
     note = ""
@@ -146,6 +152,40 @@ async def _explain_task(store: Store, task: int, labels: Declared | None) -> Why
         lets_start=explain.what_opens(scheduler, entry, snapshot.now) if waits else (),
         offers=entry.offers,
     )
+
+
+async def _apart(store: Store, task: TaskRow, now: int) -> Why:
+    """Of a task that has ended, or whose run does not execute."""
+    run, name = await _run_and_node(store, task)
+    why = Why("task", str(task.id), name, task.state, task.requested_at, now)
+    if task.state in ENDS:
+        note = ""
+        if task.state == TaskState.COMPLETED and not task.attempt:
+            note = await _cached_note(store, task.id)
+        note = note or f"It is {task.state} and waits for nothing."
+        return msgspec.structs.replace(why, note=note)
+    if run is None:
+        return why
+    if run.state == RunState.WAITING:
+        reasons, note = await task_waits(store, run, task, now), await nobody_leads(store)
+    else:
+        whole = await _explain_run(store, run.id, None)
+        reasons, note = whole.reasons, whole.note
+    return msgspec.structs.replace(
+        why, reasons=reasons, note=note, priority=run.priority, tags=run.tags
+    )
+
+
+async def _run_and_node(store: Store, task: TaskRow) -> tuple[RunRow | None, str]:
+    """The run of a task, and the name of its step; a number where the graph cannot be read."""
+    seq = run_of(task.id)
+    runs = await store.runs(RunFilter(before=seq + 1, limit=1))
+    run = runs[0] if runs and runs[0].seq == seq else None
+    nodes: tuple[Node, ...] = ()
+    if run is not None:
+        with suppress(msgspec.MsgspecError, UnicodeError, NotFound):
+            nodes = read_graph(await store.graph(run.graph)).nodes
+    return run, nodes[task.node].name if 0 <= task.node < len(nodes) else f"node {task.node}"
 
 
 async def _cached_note(store: Store, task: int) -> str:
@@ -176,12 +216,17 @@ def note_of(scheduler: Scheduler, entry: TaskEntry, now: int) -> str:
 
 
 def _stalled_note(scheduler: Scheduler, entries: Iterable[TaskEntry]) -> str:
-    """Empty where no worker of these tasks is stalled."""
+    """Empty where each worker of these tasks answers."""
     workers = scheduler.ledger.workers.by_id
     found = {entry.worker for entry in entries if entry.worker in workers}
     stalled = sorted(name for name in found if name and workers[name].stalled_since)
     if not stalled:
-        return ""
+        silent = sorted(name for name in found if name and workers[name].unanswered)
+        return " ".join(
+            f"Worker {name} left {counted(workers[name].unanswered, 'offer')} unanswered:"
+            " its process may be stopped."
+            for name in silent
+        )
     who = "Worker" if len(stalled) == 1 else "Workers"
     stalls = "is stalled: its lease has passed, its process lives. It keeps what it holds"
     if len(stalled) > 1:
@@ -246,9 +291,12 @@ async def _executing(store: Store, row: RunRow, labels: Declared | None) -> Why:
             group = WaitingStep(entry.spec.name, 0, seen[lane], lets_start=opens)
         until = _earliest(group.until, patience(scheduler.lifecycle, entry))
         groups[key] = msgspec.structs.replace(group, count=group.count + 1, until=until)
-    notes = [await nobody_leads(store)] if groups else []
-    notes.append(_stalled_note(scheduler, run.tasks.values()))
-    notes.append(await provisioner_note(store, [group.reasons for group in groups.values()]))
+    notes = [
+        await nobody_leads(store) if groups else "",
+        _stalled_note(scheduler, run.tasks.values()),
+    ]
+    if not notes[0]:
+        notes.append(await provisioner_note(store, [group.reasons for group in groups.values()]))
     return msgspec.structs.replace(
         why_run(row, snapshot.now, row.started_at or row.queued_at),
         waiting=tuple(groups.values())[:MAX_GROUPS_SHOWN],
