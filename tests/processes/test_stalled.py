@@ -61,7 +61,7 @@ def test_f5_a_stalled_worker_keeps_its_slot_and_goes_on(
     with urllib.request.urlopen(f"http://127.0.0.1:{stall.server.said['port']}/metrics") as page:
         assert b"locktender_stalled_workers 1.0" in page.read()
     eventually(lambda: "is stalled" in str(stall.first.why()))
-    eventually(lambda: "is stalled" in str(stall.second.why()))
+    eventually(lambda: "on stalled worker" in str(stall.second.why()))
     stall.end()
     assert (result(stall.first), result(stall.second)) == ("kept", "next")
     assert overlap.peak("gil") == 1
