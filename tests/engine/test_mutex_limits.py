@@ -61,7 +61,7 @@ def test_g5_a_waiting_run_keeps_its_mutex_and_why_names_it(client: Client, overl
     assert client.submit(quick, 3, tags={"account": "y"}).result(TIMEOUT) == 3
     assert second.status() is RunState.QUEUED
     why = second.why()
-    assert f"It starts with tag account=x 1 → 2, or run {first.id} to end." in str(why)
+    assert f"To start it needs tag account=x 1 → 2, or run {first.id} to end." in str(why)
     [reason] = why.reasons
     assert reason.gate == "tag:account=*x"
     assert f"wait and keep their place ({first.id})" in reason.text

@@ -243,7 +243,7 @@ def test_e5_a_pools_own_lease_outlasts_a_dead_holder(
     engine.kill()
     latch.touch()
     second = client.submit(steps.locking, str(latch), 2)
-    eventually(lambda: "dead worker" in str(second.why()))
+    eventually(lambda: " is dead, for " in str(second.why()))
     engine_clock.move("59m")
     assert client.submit(steps.hold, "").result(TIMEOUT) == 0  # all that was due has been done
     assert overlap.count("lock") == 1
