@@ -38,6 +38,7 @@ class TokenRow(msgspec.Struct, frozen=True):
     expires_at: int | None
     used_at: int | None
     revoked_at: int | None
+    revoked_by: str | None
     read_at: int
     """The store's time when this was read: tokens expire by that clock."""
 

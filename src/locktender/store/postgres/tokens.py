@@ -30,8 +30,8 @@ class PostgresTokens(TokenKeeping):
     async def tokens(self, ids: Sequence[str] | None = None) -> list[TokenRow]:
         return await self._look(lambda tx: _tokens(tx, ids))
 
-    async def revoke_token(self, token: str) -> bool:
-        return await self._write(lambda tx: _revoke(tx, token))
+    async def revoke_token(self, token: str, who: str) -> bool:
+        return await self._write(lambda tx: _revoke(tx, token, who))
 
     async def use_tokens(self, ids: Sequence[str]) -> None:
         await self._write(lambda tx: tx.run("token_use", list(ids)))
@@ -58,5 +58,5 @@ async def _tokens(tx: PostgresSession, ids: Sequence[str] | None) -> list[TokenR
     return [token_row(row) for row in rows]
 
 
-async def _revoke(tx: PostgresSession, token: str) -> bool:
-    return bool(await tx.all("token_revoke", token))
+async def _revoke(tx: PostgresSession, token: str, who: str) -> bool:
+    return bool(await tx.all("token_revoke", token, who))

@@ -41,7 +41,7 @@ class TokenKeeping(StoreBase, Protocol):
         """These and, of sessions, the tokens they were opened with; None: all tokens, no sessions, by name."""
         ...
 
-    async def revoke_token(self, token: str) -> bool:
+    async def revoke_token(self, token: str, who: str) -> bool:
         """Whether it was valid or expired before. Its sessions have no rights any more."""
         ...
 

@@ -30,8 +30,8 @@ class SqliteTokens(TokenKeeping):
     async def tokens(self, ids: Sequence[str] | None = None) -> list[TokenRow]:
         return await self._look(lambda tx: _tokens(tx, ids))
 
-    async def revoke_token(self, token: str) -> bool:
-        return await self._write(lambda tx: tx.run("token_revoke", tx.now(), token) > 0)
+    async def revoke_token(self, token: str, who: str) -> bool:
+        return await self._write(lambda tx: tx.run("token_revoke", tx.now(), who, token) > 0)
 
     async def use_tokens(self, ids: Sequence[str]) -> None:
         await self._write(lambda tx: tx.run("token_use", tx.now(), listed(ids)))

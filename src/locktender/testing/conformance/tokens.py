@@ -32,14 +32,14 @@ class TestTokens:
         store = await world.open()
         assert await store.add_token(_token("t1", "ci"))
         assert not await store.add_token(_token("t2", "ci"))
-        assert await store.revoke_token("t1")
-        assert not await store.revoke_token("t1")
-        assert not await store.revoke_token("none")
+        assert await store.revoke_token("t1", "bob")
+        assert not await store.revoke_token("t1", "bob")
+        assert not await store.revoke_token("none", "bob")
         assert await store.add_token(_token("t2", "ci"))
         world.clock.advance(SECOND)
-        assert sorted((each.id, each.state) for each in await store.tokens()) == [
-            ("t1", "revoked"),
-            ("t2", "valid"),
+        assert sorted((each.id, each.state, each.revoked_by) for each in await store.tokens()) == [
+            ("t1", "revoked", "bob"),
+            ("t2", "valid", None),
         ]
 
     async def test_a_token_expires_by_the_stores_clock(self, world: StoreScene) -> None:
@@ -63,7 +63,7 @@ class TestTokens:
             )
         assert {each.id for each in await store.tokens(["s1"])} == {"s1", "t1"}
         assert [each.id for each in await store.tokens()] == ["t1"]
-        assert await store.revoke_token("s2")
+        assert await store.revoke_token("s2", "bob")
         world.clock.advance(SECOND + FORGET_SESSIONS_US + 1)
         await store.add_token(_token("s3", "ci", parent="t1", expires_us=SECOND))
         assert {each.id for each in await store.tokens(["s1", "s2", "s3"])} == {"s3", "t1"}

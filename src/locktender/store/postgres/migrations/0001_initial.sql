@@ -439,7 +439,8 @@ CREATE TABLE locktender.token (
     created_at bigint NOT NULL,
     expires_at bigint,
     used_at bigint,
-    revoked_at bigint
+    revoked_at bigint,
+    revoked_by text
 );
 
 CREATE UNIQUE INDEX token_name ON locktender.token (name) WHERE revoked_at IS NULL AND parent IS NULL;

@@ -6,20 +6,20 @@ ON CONFLICT DO NOTHING
 
 -- name: token_get
 -- Tokens and sessions by id, and the tokens that sessions were opened with.
-SELECT id, name, parent, hash, body, created_at, expires_at, used_at, revoked_at,
+SELECT id, name, parent, hash, body, created_at, expires_at, used_at, revoked_at, revoked_by,
     (SELECT locktender.locktender_now())
 FROM locktender.token
 WHERE id = ANY($1::text[]) OR id IN (SELECT parent FROM locktender.token WHERE id = ANY($1::text[]))
 
 -- name: token_list
 -- All tokens, without sessions.
-SELECT id, name, parent, hash, body, created_at, expires_at, used_at, revoked_at,
+SELECT id, name, parent, hash, body, created_at, expires_at, used_at, revoked_at, revoked_by,
     (SELECT locktender.locktender_now())
 FROM locktender.token WHERE parent IS NULL ORDER BY name COLLATE "C", created_at, id
 
 -- name: token_revoke
 -- A token or session that has no rights from now on.
-UPDATE locktender.token SET revoked_at = locktender.locktender_now()
+UPDATE locktender.token SET revoked_at = locktender.locktender_now(), revoked_by = $2
 WHERE id = $1 AND revoked_at IS NULL RETURNING id
 
 -- name: token_use

@@ -348,7 +348,8 @@ CREATE TABLE token (
     created_at INTEGER NOT NULL,
     expires_at INTEGER,
     used_at INTEGER,
-    revoked_at INTEGER
+    revoked_at INTEGER,
+    revoked_by TEXT
 ) WITHOUT ROWID;
 
 CREATE UNIQUE INDEX token_name ON token (name) WHERE revoked_at IS NULL AND parent IS NULL;

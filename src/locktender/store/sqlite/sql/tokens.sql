@@ -5,18 +5,18 @@ ON CONFLICT DO NOTHING
 
 -- name: token_get
 -- Tokens and sessions by id, and the tokens that sessions were opened with.
-SELECT id, name, parent, hash, body, created_at, expires_at, used_at, revoked_at, ?2 FROM token
+SELECT id, name, parent, hash, body, created_at, expires_at, used_at, revoked_at, revoked_by, ?2 FROM token
 WHERE id IN (SELECT value FROM json_each(?1))
    OR id IN (SELECT parent FROM token WHERE id IN (SELECT value FROM json_each(?1)))
 
 -- name: token_list
 -- All tokens, without sessions.
-SELECT id, name, parent, hash, body, created_at, expires_at, used_at, revoked_at, ? FROM token
+SELECT id, name, parent, hash, body, created_at, expires_at, used_at, revoked_at, revoked_by, ? FROM token
 WHERE parent IS NULL ORDER BY name, created_at, id
 
 -- name: token_revoke
 -- A token or session that has no rights from now on.
-UPDATE token SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL
+UPDATE token SET revoked_at = ?, revoked_by = ? WHERE id = ? AND revoked_at IS NULL
 
 -- name: token_use
 -- When tokens were last used.
