@@ -9,9 +9,9 @@ browser of somebody at this machine: by a name that was made to mean 127.0.0.1
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import secrets
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -19,8 +19,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from locktender.base.errors import InvalidInput
-from locktender.server.api.answers import Forbidden
+from locktender.server.api.answers import Forbidden, Unauthorized
 
 Scope = Literal["public", "read", "submit", "operate", "admin"]
 """What a route asks of a principal. `public`: nothing."""
@@ -59,8 +58,20 @@ class Principal:
             )
 
 
+ANYONE = Principal("anyone", frozenset({"public"}), {"": ""})
+"""Who asks without a token: nothing is theirs."""
+
+
+class NoToken(Unauthorized):
+    """The request has neither token nor session."""
+
+
 class Access(Protocol):
     """How a request becomes a principal, and whether it may change something."""
+
+    async def resolve(self, request: Request) -> None:
+        """Called once, before `identify`."""
+        ...
 
     def identify(self, request: Request) -> Principal:
         """Raises `Unauthorized` (401) or `Forbidden` (403)."""
@@ -74,12 +85,27 @@ class Access(Protocol):
         """Raises `Forbidden` for a change by another page. `csrf`: the field of a form that has one."""
         ...
 
+    async def until_ended(self, request: Request) -> None:
+        """Returns when the principal of a request has no access any more."""
+        ...
+
+    async def close(self) -> None: ...
+
 
 class LoopbackAccess:
     """Everyone on this machine, with every scope."""
 
     def __init__(self) -> None:
         self._csrf = secrets.token_urlsafe(32)
+
+    async def resolve(self, request: Request) -> None:
+        """Nothing has to be looked up."""
+
+    async def until_ended(self, request: Request) -> None:  # noqa: ARG002
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        """Nothing is open."""
 
     def identify(self, request: Request) -> Principal:
         """Raises `Forbidden` for what comes from a web page of somebody else."""
@@ -139,14 +165,13 @@ def hostname(host: str) -> str:
         return ""
 
 
-def check_bind(listener: socket.socket, *, loopback: bool) -> None:
-    """Refuses to serve the API without tokens where others than this machine reach it."""
-    if loopback:
-        return
-    host = listener.getsockname()[0]
-    raise InvalidInput(
-        f"the API without tokens is for this machine alone, and {host} is not.",
-        field="host",
-        got=host,
-        hint="Leave out --host, or serve only /health, /ready, /metrics and /api/v1/demand with --no-api.",
-    )
+def who_asks(access: Access, request: Request, scope: Scope) -> Principal:
+    """Who may ask for what needs `scope`. What is public needs no token, but a wrong one is refused there too."""
+    try:
+        principal = access.identify(request)
+    except NoToken:
+        if scope != "public":
+            raise
+        return ANYONE
+    principal.check(scope)
+    return principal

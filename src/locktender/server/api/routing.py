@@ -19,7 +19,7 @@ from locktender.client.run import AsyncRun
 from locktender.client.views import RunInfo
 from locktender.server.api.answers import StateConflict, answer, guarded
 from locktender.server.api.bodies import NoQuery
-from locktender.server.api.principal import Access, Principal, Scope
+from locktender.server.api.principal import Access, Principal, Scope, who_asks
 from locktender.server.api.reading import as_body, as_query, body_bytes, parse
 from locktender.server.api.streams import Followers
 from locktender.server.api.submitting import SubmitGroups
@@ -160,8 +160,7 @@ def endpoint(api: Api, route: ApiRoute) -> Callable[[Request], Awaitable[Respons
     """Of one route: from the request to the answer."""
 
     async def call(request: Request) -> Response:
-        principal = api.access.identify(request)
-        principal.check(route.scope)
+        principal = who_asks(api.access, request, route.scope)
         made = ApiCall(
             api,
             request,
