@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -27,6 +27,8 @@ class SetSchedule:
     who: str
     spec: ScheduleSpec | None = None
     reason: str = ""
+    only: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Raises `NotFound` where there is one without all of these tags: it is somebody else's."""
 
 
 @dataclass(frozen=True, slots=True)
