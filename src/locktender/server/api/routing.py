@@ -16,6 +16,7 @@ from locktender.base.states import TERMINAL_RUNS
 from locktender.client.client_async import AsyncClient
 from locktender.client.core import Core
 from locktender.client.run import AsyncRun
+from locktender.client.runs_async import ID_LENGTH
 from locktender.client.views import RunInfo
 from locktender.server.api.answers import StateConflict, answer, guarded
 from locktender.server.api.bodies import NoQuery
@@ -85,14 +86,15 @@ class ApiCall:
         return await self.run_named(self.path("run"))
 
     async def run_named(self, run_id: str) -> tuple[AsyncRun[Any], RunInfo]:
-        run = await self.client.runs.get(run_id)
-        try:
-            info: RunInfo | None = await run.info()
-        except NotFound:
-            info = None
         # One answer for both: nobody learns whether a run of another exists.
-        if info is None or not self.principal.sees(info.tags):
-            raise NotFound(f"there is no run {run.id!r}.", field="run", got=run_id)
+        missing = NotFound(f"there is no run {run_id!r}.", field="run", got=run_id)
+        try:
+            run = await self.client.runs.get(run_id)
+            info = await run.info()
+        except NotFound as error:
+            raise missing if len(run_id.strip()) == ID_LENGTH else error from None
+        if not self.principal.sees(info.tags):
+            raise missing
         return run, info
 
     async def is_own(self, run_id: str) -> bool:

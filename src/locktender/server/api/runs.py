@@ -14,7 +14,7 @@ from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.client.run import AsyncRun
 from locktender.client.submission import Submission
 from locktender.client.views import QueueInfo, Requested, RunInfo
-from locktender.server.api.answers import Fault
+from locktender.server.api.answers import Fault, fault_of
 from locktender.server.api.bodies import (
     CancelBody,
     CancelQueuedBody,
@@ -141,7 +141,7 @@ def accepted(run: AsyncRun[Any], done: Did | None = None) -> Reply:
 
 
 def _fault(error: LocktenderError) -> Fault:
-    return msgspec.convert(error.as_dict(), Fault)
+    return msgspec.convert(fault_of(error), Fault)
 
 
 async def list_runs(call: ApiCall) -> Reply:
