@@ -179,7 +179,7 @@ async def test_the_ids_of_another_tenant_answer_as_ids_of_nothing(two: Two):
             continue  # a name that nothing has: an empty list, or a new schedule
         for run in ("ended", "asks", "holds", "queued"):
             theirs = {**other, "run": other[run]}
-            nothing = dict.fromkeys(other, "none") | {"run": NOTHING, "task": other["task"]}
+            nothing = {key: f"no {key}" for key in other} | {"run": NOTHING, "task": other["task"]}
             body = BODIES.get(route.name)
             hidden = await own.send(route.method, filled(route, theirs), body)
             missing = await own.send(route.method, filled(route, nothing), body)

@@ -245,6 +245,7 @@ class Core:
         """The limits as they were last read, and when: see `submit.check_pools`."""
         self.version: str | None = None
         self.only: Mapping[str, str] = {}
+        self.acts_for_another = False
         self._more = more
         self._hurried = asyncio.Event()
         self.clock: Clock = SystemClock()
@@ -388,6 +389,7 @@ class Core:
         """
         other = copy(self)
         other.who, other.version, other.only = who, version, only or self.only
+        other.acts_for_another = True
         return other
 
     async def set_limits(self, changes: list[SetLimit]) -> None:
