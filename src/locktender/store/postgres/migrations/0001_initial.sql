@@ -445,6 +445,15 @@ CREATE TABLE locktender.token (
 
 CREATE UNIQUE INDEX token_name ON locktender.token (name) WHERE revoked_at IS NULL AND parent IS NULL;
 
+-- Idempotency-Key of requests that are being answered: the first body of a key counts. Later its run is found by id.
+CREATE TABLE locktender.idempotency (
+    id text PRIMARY KEY,
+    body bytea NOT NULL,
+    at bigint NOT NULL
+);
+
+CREATE INDEX idempotency_at ON locktender.idempotency (at);
+
 CREATE TABLE locktender.limit_rule (
     kind text NOT NULL,
     name text NOT NULL,
