@@ -377,7 +377,15 @@ async def test_a_wait_is_answered_once_by_its_token(lone: Asked):
     answer = {"token": wait["token"], "payload": {"by": "ann"}}
     assert (await lone.post("/waits/answer", answer)).data == {"new": True}
     assert (await lone.ended(runs[0])).data["result"] == {"by": "ann"}
-    assert (await lone.post("/waits/answer", answer)).status == 422
+    again = await lone.post("/waits/answer", answer)
+    assert (again.status, again.data["code"], again.data["state"]) == (
+        409,
+        "wait_over",
+        "succeeded",
+    )
+    assert "it was answered" in again.data["message"]
+    forged = {**answer, "token": wait["token"][:-1] + "_"}
+    assert (await lone.post("/waits/answer", forged)).status == 422
     sent = await lone.post(f"/runs/{runs[1]}/events", {"event": "approved", "payload": 1})
     assert sent.data == {"new": True}
     assert (await lone.post("/topics/approved", {"payload": 2})).status == 202
