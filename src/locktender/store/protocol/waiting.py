@@ -50,6 +50,8 @@ class Woken:
     runs: list[WokenRun]
     next_at: int | None
     """When the next waiting run is to be woken; None: there is none."""
+    now: int = 0
+    """The store's time at which they were due."""
     held: list[str] = field(default_factory=list[str])
     """Ids of runs whose time cannot be read."""
     busy: bool = False
