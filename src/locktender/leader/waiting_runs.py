@@ -34,7 +34,7 @@ class WaitingRuns:
         self._metrics = metrics
         self.next_at: int | None = None
         """When the first waiting run is to be woken; None: none waits."""
-        self.woken_at = 0
+        self.woken_at: int = 0
         """The store's time when runs were last woken."""
         self._mailed: set[int] | None = set()
         """Runs that an event was sent to while they were not in memory. None: it may be any."""
