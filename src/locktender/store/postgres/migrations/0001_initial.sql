@@ -429,6 +429,22 @@ CREATE TABLE locktender.schedule_history (
 
 CREATE INDEX schedule_history_name ON locktender.schedule_history (name, seq);
 
+-- Tokens of the HTTP API, as hashes; and sessions of browsers, which have the rights of the token `parent`.
+CREATE TABLE locktender.token (
+    id text PRIMARY KEY,
+    name text NOT NULL,
+    parent text,
+    hash bytea NOT NULL,
+    body bytea NOT NULL,
+    created_at bigint NOT NULL,
+    expires_at bigint,
+    used_at bigint,
+    revoked_at bigint,
+    revoked_by text
+);
+
+CREATE UNIQUE INDEX token_name ON locktender.token (name) WHERE revoked_at IS NULL AND parent IS NULL;
+
 CREATE TABLE locktender.limit_rule (
     kind text NOT NULL,
     name text NOT NULL,
