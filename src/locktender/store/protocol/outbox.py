@@ -17,6 +17,8 @@ class OutboxRun(msgspec.Struct, frozen=True, array_like=True):
 
     run: NewRun
     graph: bytes
+    unset: tuple[str, ...] = ()
+    """Options that the flow decides, as workers announced it: its submitter could not read that."""
 
 
 class OutboxAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
