@@ -59,6 +59,7 @@ from locktender.store.protocol.outbox import (
 )
 from locktender.store.protocol.reading import (
     BEGINNING,
+    FRONT,
     LATEST,
     Counts,
     Cursor,
@@ -69,11 +70,14 @@ from locktender.store.protocol.reading import (
     OpenRuns,
     QueueEntry,
     QueueLine,
+    QueuePlace,
     QueueView,
     Reading,
     RunFilter,
     RunLabel,
     RunsEnded,
+    RunTimes,
+    Traffic,
 )
 from locktender.store.protocol.submitting import Rejections, SetLimit, Submit, Submitted, Submitting
 from locktender.store.protocol.upkeep import (
@@ -103,6 +107,7 @@ from locktender.store.protocol.working import (
 
 __all__ = [
     "BEGINNING",
+    "FRONT",
     "LATEST",
     "MAX_MAIL",
     "Accept",
@@ -148,6 +153,7 @@ __all__ = [
     "Pruned",
     "QueueEntry",
     "QueueLine",
+    "QueuePlace",
     "QueueView",
     "Reading",
     "ReassignLanes",
@@ -157,6 +163,7 @@ __all__ = [
     "Renewed",
     "RunFilter",
     "RunLabel",
+    "RunTimes",
     "RunsEnded",
     "SendEvent",
     "SetLimit",
@@ -171,6 +178,7 @@ __all__ = [
     "Submitting",
     "Thin",
     "TickMove",
+    "Traffic",
     "Upkeep",
     "Waiting",
     "Wake",
