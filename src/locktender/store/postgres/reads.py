@@ -42,9 +42,9 @@ from locktender.store.protocol import (
     QueueLine,
     QueuePlace,
     QueueView,
+    RecentRun,
     RunFilter,
     RunLabel,
-    RunTimes,
     Snapshot,
     Traffic,
 )
@@ -231,7 +231,7 @@ async def traffic(tx: PostgresSession, lanes: int, runs: int) -> Traffic:
     times = await tx.all("runs_lately", runs)
     return Traffic(
         [(str(signature), waiting) for signature, waiting in by_lane],
-        [RunTimes._make(row) for row in times],
+        [RecentRun._make(row) for row in times],
     )
 
 

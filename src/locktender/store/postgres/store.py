@@ -3,8 +3,7 @@
 A store has at most five connections, each opened when it is first needed: one for
 the leader's writes, one for all other writes, one for the leader's and the workers'
 reads, one for all other reads, so that a long listing never delays a cycle, and one
-that listens. A process that renews leases opens a second store for them (`twin`),
-which has at most three.
+that listens. A process that renews leases has a second store, `twin`, with at most three.
 
 Everything but the listener works through a pooler in transaction mode (`?pooled=true`):
 no statement outlasts its transaction, no setting does, and every name has its schema.

@@ -139,7 +139,7 @@ class Followed:
     """For each of `events` the cursor that goes on behind it."""
 
 
-class RunTimes(NamedTuple):
+class RecentRun(NamedTuple):
     """When a run was queued, started and ended; 0: not yet."""
 
     state: str
@@ -153,7 +153,7 @@ class Traffic(NamedTuple):
 
     by_lane: list[tuple[str, int]]
     """Signature, as `kernel.lanes` reads it, and how many runs are queued there, the most first."""
-    lately: list[RunTimes]
+    lately: list[RecentRun]
     """Of runs, the newest first, without holds of slots."""
 
 

@@ -31,8 +31,8 @@ from locktender.store.protocol import (
     QueueLine,
     QueuePlace,
     QueueView,
+    RecentRun,
     RunFilter,
-    RunTimes,
     Snapshot,
     Traffic,
 )
@@ -183,7 +183,7 @@ def traffic(tx: SqliteSession, lanes: int, runs: int) -> Traffic:
     times = tx.all("runs_lately", runs)
     return Traffic(
         [(str(signature), waiting) for signature, waiting in by_lane],
-        [RunTimes._make(row) for row in times],
+        [RecentRun._make(row) for row in times],
     )
 
 
