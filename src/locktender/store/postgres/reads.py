@@ -31,6 +31,7 @@ from locktender.store.limit_rows import compose
 from locktender.store.postgres.event_order import Position, params_of
 from locktender.store.postgres.session import PostgresSession, limit_rows, pairs
 from locktender.store.protocol import (
+    FRONT,
     Counts,
     EndedTask,
     EventFilter,
@@ -40,10 +41,13 @@ from locktender.store.protocol import (
     OpenRuns,
     QueueEntry,
     QueueLine,
+    QueuePlace,
     QueueView,
+    RecentRun,
     RunFilter,
     RunLabel,
     Snapshot,
+    Traffic,
 )
 from locktender.store.queue_line import MAX_GROUPS, QueueCounts, in_line, taking_turns
 
@@ -159,6 +163,8 @@ async def runs(tx: PostgresSession, where: RunFilter) -> list[RunRow]:
         last = f"{where.id_prefix}{{"
         return decode.runs(await tx.all("runs_by_prefix", where.id_prefix, last, where.limit))
     before = 2**62 if where.before is None else where.before
+    if where.key is not None:
+        return decode.runs(await tx.all("runs_with_key", where.key, before, where.limit))
     params = (before, where.flow, decode.encode_tags(where.tags), where.limit)
     if where.states is None:
         return decode.runs(await tx.all("runs_filtered", *params))
@@ -214,9 +220,20 @@ async def held_up(tx: PostgresSession) -> HeldUp:
     )
 
 
-async def queue(tx: PostgresSession, limit: int) -> list[QueueEntry]:
-    rows = decode.runs(await tx.all("queue_list", limit))
-    return [QueueEntry(run, place) for place, run in enumerate(rows, 1)]
+async def queue(tx: PostgresSession, limit: int, after: QueuePlace | None) -> list[QueueEntry]:
+    first = 1 if after is None else after.position + 1
+    behind = None if after is None else await tx.one("rank_of", after.run)
+    rows = decode.runs(await tx.all("queue_list", limit, *(behind or FRONT)))
+    return [QueueEntry(run, place) for place, run in enumerate(rows, first)]
+
+
+async def traffic(tx: PostgresSession, lanes: int, runs: int) -> Traffic:
+    by_lane = await tx.all("queue_by_lane", lanes)
+    times = await tx.all("runs_lately", runs)
+    return Traffic(
+        [(str(signature), waiting) for signature, waiting in by_lane],
+        [RecentRun._make(row) for row in times],
+    )
 
 
 async def beside(tx: PostgresSession, run: int, most: int) -> QueueView | None:

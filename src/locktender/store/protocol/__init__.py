@@ -60,6 +60,7 @@ from locktender.store.protocol.outbox import (
 )
 from locktender.store.protocol.reading import (
     BEGINNING,
+    FRONT,
     LATEST,
     Counts,
     Cursor,
@@ -70,11 +71,14 @@ from locktender.store.protocol.reading import (
     OpenRuns,
     QueueEntry,
     QueueLine,
+    QueuePlace,
     QueueView,
     Reading,
+    RecentRun,
     RunFilter,
     RunLabel,
     RunsEnded,
+    Traffic,
 )
 from locktender.store.protocol.submitting import Rejections, SetLimit, Submit, Submitted, Submitting
 from locktender.store.protocol.tokens import (
@@ -111,6 +115,7 @@ from locktender.store.protocol.working import (
 __all__ = [
     "BEGINNING",
     "FORGET_SESSIONS_US",
+    "FRONT",
     "LATEST",
     "MAX_MAIL",
     "Accept",
@@ -157,9 +162,11 @@ __all__ = [
     "Pruned",
     "QueueEntry",
     "QueueLine",
+    "QueuePlace",
     "QueueView",
     "Reading",
     "ReassignLanes",
+    "RecentRun",
     "References",
     "Rejections",
     "RemoveUnused",
@@ -181,6 +188,7 @@ __all__ = [
     "Thin",
     "TickMove",
     "TokenKeeping",
+    "Traffic",
     "Upkeep",
     "Waiting",
     "Wake",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, NewType, Protocol
+from typing import Final, NamedTuple, NewType, Protocol
 
 import msgspec
 
@@ -30,12 +30,21 @@ class RunFilter(msgspec.Struct, frozen=True):
     limit: int = 100
     before: int | None = None
     """Only runs with a smaller seq: the next page."""
+    key: str | None = None
+    """Only runs that have this key, active or not; states, tags and flow do not apply then."""
     id_prefix: str | None = None
     """Runs whose id begins so, by id; the other conditions do not apply then."""
 
 
 class QueueEntry(msgspec.Struct, frozen=True):
     run: RunRow
+    position: int
+
+
+class QueuePlace(NamedTuple):
+    """A run by its number, and where it stood in the queue, from 1."""
+
+    run: int
     position: int
 
 
@@ -123,6 +132,28 @@ class Followed(msgspec.Struct, frozen=True):
     """For each of `events` the cursor that goes on behind it."""
 
 
+class RecentRun(NamedTuple):
+    """When a run was queued, started and ended; 0: not yet."""
+
+    state: str
+    queued_at: int
+    started_at: int
+    ended_at: int
+
+
+class Traffic(NamedTuple):
+    """What came in and went out lately, and what waits where."""
+
+    by_lane: list[tuple[str, int]]
+    """Signature, as `kernel.lanes` reads it, and how many runs are queued there, the most first."""
+    lately: list[RecentRun]
+    """Of runs, the newest first, without holds of slots."""
+
+
+FRONT: Final = (-(2**63), -(2**63), -(2**63))
+"""Before the first rank of the queue."""
+
+
 class RunLabel(NamedTuple):
     """What tells whose a run is, by its number."""
 
@@ -205,8 +236,15 @@ class Reading(StoreBase, Protocol):
         """(task, token) of each attempt of a run that has logged → how many lines, in all."""
         ...
 
-    async def queue(self, limit: int) -> list[QueueEntry]:
-        """Queued runs in their global order (priority, then age)."""
+    async def queue(self, limit: int, after: QueuePlace | None = None) -> list[QueueEntry]:
+        """Queued runs in their global order (priority, then age): the first, or those behind `after`.
+
+        The run of `after` may have left the queue.
+        """
+        ...
+
+    async def traffic(self, lanes: int, runs: int) -> Traffic:
+        """The longest lanes of the queue, and the times of the newest runs."""
         ...
 
     async def beside(self, run: int, most: int) -> QueueView | None:
