@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -38,16 +39,21 @@ from locktender.server.api.streams import Followers
 from locktender.server.api.submitting import SubmitGroups
 from locktender.server.api.table import PREFIX, TABLE
 from locktender.server.state import STORE_SECONDS, DemandAnswers, Fresh, HealthAnswers
+from locktender.server.ui.live import LIVE, LiveFeed
+from locktender.server.ui.table import missing, ui_endpoints
 from locktender.store.protocol import Store
 
-STREAM = f"{PREFIX}/events"
+STREAMS = frozenset({f"{PREFIX}/events", LIVE})
+"""Answers that last: they have bounds of their own."""
 DEMAND = f"{PREFIX}/demand"
 MOST_REQUESTS = 128
 MOST_NAMED = 20
 
 
-def refusing(paths: list[str]) -> Callable[[Request, Exception], Response]:
-    """The answer to an unknown path; `paths` are the known ones."""
+def refusing(
+    paths: list[str], page: Callable[[Request], Response] | None = None
+) -> Callable[[Request, Exception], Response]:
+    """The answer to an unknown path; `paths` are the known ones, `page` is for a browser."""
     plain = sorted((path for path in paths if "{" not in path), key=len)[:MOST_NAMED]
     more = f" and {len(paths) - len(plain)} more" * (len(paths) > len(plain))
     hint = f"There is: {', '.join(plain)}{more}."
@@ -66,10 +72,17 @@ def refusing(paths: list[str]) -> Callable[[Request, Exception], Response]:
                 hint=f"It answers {allowed}.",
             )
             return refusal(wrong, 405, headers)
-        missing = NotFound(f"there is nothing at {path}.", field="path", got=path, hint=hint)
-        return refusal(missing, error.status_code, headers)
+        if page is not None and _wants_page(request):
+            return page(request)
+        absent = NotFound(f"there is nothing at {path}.", field="path", got=path, hint=hint)
+        return refusal(absent, error.status_code, headers)
 
     return refuse
+
+
+def _wants_page(request: Request) -> bool:
+    asked = request.headers.get("accept", "")
+    return "text/html" in asked and not request.url.path.startswith("/api/")
 
 
 class Bounded:
@@ -80,7 +93,7 @@ class Bounded:
         self._busy = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] == STREAM:
+        if scope["type"] != "http" or scope["path"] in STREAMS:
             await self._app(scope, receive, send)
             return
         if self._busy >= MOST_REQUESTS:
@@ -119,6 +132,8 @@ class App:
         self._metrics = Fresh(self._text, METRICS_SECONDS)
         self._groups = SubmitGroups(core)
         self._followers = Followers(core)
+        self._feed = LiveFeed(core)
+        page: Callable[[Request], Response] | None = None
         endpoints: dict[str, dict[str, Endpoint]] = {
             "/health": {"GET": guarded(self.health)},
             "/ready": {"GET": guarded(self.ready)},
@@ -133,6 +148,8 @@ class App:
                 found[route.method] = endpoint(made, route)
             for path, (body, kind, headers) in _documents().items():
                 endpoints[path] = {"GET": guarded(_fixed(made, body, kind, headers))}
+            endpoints |= ui_endpoints(made, self._feed)
+            page = partial(missing, made)
         elif demand:
             endpoints[DEMAND] = {"GET": guarded(self.demand)}
         routing = Starlette(
@@ -140,7 +157,7 @@ class App:
                 Route(path, _by_method(methods), methods=[*methods])
                 for path, methods in endpoints.items()
             ],
-            exception_handlers={HTTPException: refusing(list(endpoints))},
+            exception_handlers={HTTPException: refusing(list(endpoints), page)},
         )
         routing.router.redirect_slashes = False
         self.asgi: ASGIApp = Bounded(routing)
@@ -148,6 +165,7 @@ class App:
     async def stop_streams(self) -> None:
         """Ends the connections that follow events: they would last."""
         await self._followers.close()
+        await self._feed.close()
 
     async def close(self) -> None:
         await self._groups.close()
