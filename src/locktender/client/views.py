@@ -167,6 +167,14 @@ class NodeInfo(msgspec.Struct, frozen=True):
     """`sleep`, `until` or `event`: it has no body."""
     tasks: Mapping[str, int]
     """How many of its tasks are in which state now."""
+    run_if: str = "success"
+    """Whether it runs after a `failure` of what it waits for, `always`, or only after `success`."""
+    condition: str = ""
+    """What must be true for it to run, besides; constants are not named."""
+    event: str | None = None
+    """What it waits for."""
+    schema: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """JSON schema of the event's payload; empty: any."""
 
 
 class GraphInfo(msgspec.Struct, frozen=True):
