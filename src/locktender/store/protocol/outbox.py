@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -44,8 +43,7 @@ class OutboxEntry(msgspec.Struct, frozen=True):
     answered_at: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OutboxMove:
+class OutboxMove(msgspec.Struct, frozen=True):
     """What the leader makes of an entry: a run, or an answer."""
 
     entry: OutboxEntry

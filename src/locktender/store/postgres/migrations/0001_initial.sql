@@ -434,6 +434,22 @@ CREATE TABLE locktender.schedule_history (
 
 CREATE INDEX schedule_history_name ON locktender.schedule_history (name, seq);
 
+-- Tokens of the HTTP API, as hashes; and sessions of browsers, which have the rights of the token `parent`.
+CREATE TABLE locktender.token (
+    id text PRIMARY KEY,
+    name text NOT NULL,
+    parent text,
+    hash bytea NOT NULL,
+    body bytea NOT NULL,
+    created_at bigint NOT NULL,
+    expires_at bigint,
+    used_at bigint,
+    revoked_at bigint,
+    revoked_by text
+);
+
+CREATE UNIQUE INDEX token_name ON locktender.token (name) WHERE revoked_at IS NULL AND parent IS NULL;
+
 -- What a worker's code declares of one schedule; `spec` NULL: nothing any more. An operator's setting stays as it
 -- is, and each change is in the history. A worker may call it, and may not write these tables.
 CREATE FUNCTION locktender.declare_schedule(
