@@ -1,14 +1,12 @@
 """The PostgreSQL store: one schema, any number of processes on any number of machines.
 
-A store has at most five connections, each opened when it is first needed:
-one for the leader's writes, one for all other writes, one for the leader's and
-the workers' reads, one for all other reads, so that a long listing never delays
-a cycle, and one that listens. A process that renews leases opens a second store
-for them (`twin`): it neither leads nor listens, so it has at most three.
+A store has at most five connections, each opened when it is first needed: one for
+the leader's writes, one for all other writes, one for the leader's and the workers'
+reads, one for all other reads, so that a long listing never delays a cycle, and one
+that listens. A process that renews leases has a second store, `twin`, with at most three.
 
-Everything but the listener works through a pooler in transaction mode
-(`?pooled=true`): no statement outlasts its transaction, no setting does, and
-every name is written with its schema.
+Everything but the listener works through a pooler in transaction mode (`?pooled=true`):
+no statement outlasts its transaction, no setting does, and every name has its schema.
 """
 
 from __future__ import annotations
@@ -60,6 +58,7 @@ from locktender.store.postgres.pruning import PostgresUpkeep
 from locktender.store.postgres.result_cache import PostgresResultCache
 from locktender.store.postgres.server_clock import ServerClock
 from locktender.store.postgres.session import SQL, KnownStatements, PostgresSession
+from locktender.store.postgres.tokens import PostgresTokens
 from locktender.store.postgres.wake import PostgresWaiting
 from locktender.store.protocol import (
     Accept,
@@ -85,6 +84,7 @@ from locktender.store.protocol import (
     Provision,
     ProvisionState,
     QueueEntry,
+    QueuePlace,
     QueueView,
     ReassignLanes,
     Rejections,
@@ -99,6 +99,7 @@ from locktender.store.protocol import (
     Store,
     Submit,
     Submitted,
+    Traffic,
     Withdraw,
 )
 
@@ -116,6 +117,7 @@ class PostgresStore(
     PostgresWaiting,
     PostgresMailing,
     PostgresOutbox,
+    PostgresTokens,
     Store,
 ):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
@@ -378,8 +380,11 @@ class PostgresStore(
     async def logs(self, where: LogFilter) -> list[LogRow]:
         return await self._look(lambda tx: reads.logs(tx, where))
 
-    async def queue(self, limit: int) -> list[QueueEntry]:
-        return await self._look(lambda tx: reads.queue(tx, limit))
+    async def queue(self, limit: int, after: QueuePlace | None = None) -> list[QueueEntry]:
+        return await self._look(lambda tx: reads.queue(tx, limit, after))
+
+    async def traffic(self, lanes: int, runs: int) -> Traffic:
+        return await self._look(lambda tx: reads.traffic(tx, lanes, runs))
 
     async def beside(self, run: int, most: int) -> QueueView | None:
         return await self._look(lambda tx: reads.beside(tx, run, most))
