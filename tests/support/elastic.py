@@ -19,7 +19,9 @@ from typing import Any, Protocol
 import yaml
 from tests.support.fake_kubernetes import FakeCluster
 
-ROLE = Path(__file__).parents[2] / "deploy" / "kubernetes" / "base" / "server-rbac.yaml"
+ROLE = (
+    Path(__file__).parents[2] / "deploy" / "kubernetes" / "overlays" / "jobs" / "server-rbac.yaml"
+)
 SLURM = Path(__file__).with_name("fake_slurm.py")
 
 
