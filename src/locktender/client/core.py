@@ -244,6 +244,8 @@ class Core:
         self.limits_read: tuple[int, Limits] | None = None
         """The limits as they were last read, and when: see `submit.check_pools`."""
         self.version: str | None = None
+        self.reason: str = ""
+        """Recorded with changes of limits."""
         self._more = more
         self._hurried = asyncio.Event()
         self.clock: Clock = SystemClock()
@@ -377,13 +379,13 @@ class Core:
             )
         return row
 
-    def acting(self, who: str, version: str | None = None) -> Core:
+    def acting(self, who: str, version: str | None = None, reason: str = "") -> Core:
         """The same for changes by `who`, which is recorded with each. It must not be closed.
 
-        `version`: that a limit must have for a change of it to be stored.
+        `version`: that a limit must have for a change of it to be stored; `reason`: kept with changes of limits.
         """
         other = copy(self)
-        other.who, other.version = who, version
+        other.who, other.version, other.reason = who, version, reason
         return other
 
     async def set_limits(self, changes: list[SetLimit]) -> None:
@@ -396,6 +398,8 @@ class Core:
                 else each
                 for each in changes
             ]
+        if self.reason:
+            changes = [replace(each, reason=self.reason) for each in changes]
         await self.store.set_limit(changes)
         self.limits_read = None
         self.changed()

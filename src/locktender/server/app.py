@@ -39,7 +39,8 @@ from locktender.server.api.streams import Followers
 from locktender.server.api.submitting import SubmitGroups
 from locktender.server.api.table import PREFIX, TABLE
 from locktender.server.state import STORE_SECONDS, DemandAnswers, Fresh, HealthAnswers
-from locktender.server.ui.live import LIVE, LiveFeed
+from locktender.server.ui.live import LIVE
+from locktender.server.ui.reading import SharedReadings
 from locktender.server.ui.table import missing, ui_endpoints
 from locktender.store.protocol import Store
 
@@ -132,7 +133,7 @@ class App:
         self._metrics = Fresh(self._text, METRICS_SECONDS)
         self._groups = SubmitGroups(core)
         self._followers = Followers(core)
-        self._feed = LiveFeed(core)
+        self._readings = SharedReadings(core)
         page: Callable[[Request], Response] | None = None
         endpoints: dict[str, dict[str, Endpoint]] = {
             "/health": {"GET": guarded(self.health)},
@@ -148,7 +149,7 @@ class App:
                 found[route.method] = endpoint(made, route)
             for path, (body, kind, headers) in _documents().items():
                 endpoints[path] = {"GET": guarded(_fixed(made, body, kind, headers))}
-            endpoints |= ui_endpoints(made, self._feed)
+            endpoints |= ui_endpoints(made, self._readings)
             page = partial(missing, made)
         elif demand:
             endpoints[DEMAND] = {"GET": guarded(self.demand)}
@@ -165,10 +166,11 @@ class App:
     async def stop_streams(self) -> None:
         """Ends the connections that follow events: they would last."""
         await self._followers.close()
-        await self._feed.close()
+        await self._readings.feed.close()
 
     async def close(self) -> None:
         await self._groups.close()
+        await self._readings.close()
         for each in (self._health, self._demand, self._metrics, self._held_up, self._open_runs):
             await each.close()
 

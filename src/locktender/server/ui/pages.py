@@ -42,6 +42,7 @@ from locktender.server.api.principal import Principal, Scope
 from locktender.server.api.routing import Api
 from locktender.server.ui import words
 from locktender.server.ui.assets import asset_url
+from locktender.server.ui.reading import SharedReadings
 
 log: logging.Logger = logging.getLogger(__name__)
 POLICY = (
@@ -111,6 +112,7 @@ class View:
     request: Request
     principal: Principal
     core: Core
+    readings: SharedReadings | None = None
     form: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
@@ -129,6 +131,13 @@ class View:
 
     def may(self, scope: Scope) -> bool:
         return scope in self.principal.scopes
+
+    @property
+    def shared(self) -> SharedReadings:
+        """What all pages of this server read together."""
+        if self.readings is None:
+            raise LookupError("a page of an error reads nothing")
+        return self.readings
 
     @property
     def fragment(self) -> str:
@@ -151,13 +160,13 @@ class View:
     async def page(self, template: str, *, status: int = 200, **values: Any) -> Response:
         """The page, or the block of it that was asked for."""
         found = templates().get_template(template)
-        given = {**self.shared(), "now": await self.now(), **values}
+        given = {**self.context(), "now": await self.now(), **values}
         block = found.blocks.get(self.fragment)
         if block is None:
             return html(found.render(given), status)
         return html("".join(block(found.new_context(given))), status)
 
-    def shared(self) -> dict[str, Any]:
+    def context(self) -> dict[str, Any]:
         """What every template has."""
         request = self.request
         return {
@@ -174,6 +183,7 @@ class View:
 
     async def done(self, done: Done, status: int = 200) -> Response:
         """The note that an action leaves. The page refreshes itself then."""
+        self.shared.changed()
         answer = await self.page("toast.html", done=done, status=status)
         if done.kind == "good":
             answer.headers["hx-trigger"] = "acted"
@@ -232,12 +242,12 @@ def csrf_token(api: Api, request: Request) -> str:
     return _FALLBACK if make is None else make(request)
 
 
-def ui_endpoint(api: Api, route: UiRoute) -> Endpoint:
+def ui_endpoint(api: Api, route: UiRoute, readings: SharedReadings) -> Endpoint:
     async def call(request: Request) -> Response:
         view: View | None = None
         try:
             principal = api.access.identify(request)
-            view = View(api, request, principal, api.core.acting(principal.name))
+            view = View(api, request, principal, api.core.acting(principal.name), readings)
             principal.check(route.scope)
             if route.method == "POST":
                 await _read_form(view)
@@ -324,7 +334,7 @@ def error_page(
     if view is None:
         view = View(api, request, Principal("", frozenset()), api.core)
     given = {
-        **view.shared(),
+        **view.context(),
         "error": error.as_dict(),
         "status": status,
         "title": TITLES.get(status, "That cannot be done"),
