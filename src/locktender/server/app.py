@@ -33,13 +33,17 @@ from locktender.server.api.answers import (
     raw,
     refusal,
 )
-from locktender.server.api.principal import LoopbackAccess
+from locktender.server.api.login import login_routes
+from locktender.server.api.principal import Access, LoopbackAccess, who_asks
 from locktender.server.api.routing import Api, endpoint
 from locktender.server.api.streams import Followers
 from locktender.server.api.submitting import SubmitGroups
 from locktender.server.api.table import PREFIX, TABLE
+from locktender.server.api.token_access import Identified, TokenAccess
+from locktender.server.options import Forwarded, HttpOptions
 from locktender.server.state import STORE_SECONDS, DemandAnswers, Fresh, HealthAnswers
 from locktender.server.ui.live import LIVE
+from locktender.server.ui.pages import login_form
 from locktender.server.ui.reading import SharedReadings
 from locktender.server.ui.table import missing, ui_endpoints
 from locktender.store.protocol import Store
@@ -121,10 +125,23 @@ OPEN_RUNS_SECONDS = 2.0
 
 class App:
     def __init__(
-        self, core: Core, engine: Engine, since: int, *, demand: bool, api: bool = False
+        self,
+        core: Core,
+        engine: Engine,
+        since: int,
+        *,
+        demand: bool,
+        api: bool = False,
+        options: HttpOptions | None = None,
     ) -> None:
         """`since`: the start of the process, in the store's time; `demand`, `api`: whether it has those routes."""
         self._engine = engine
+        reached = options or HttpOptions()
+        tokens = api and reached.auth == "tokens"
+        self._access: Access = (
+            TokenAccess(core, reached.allowed_hosts) if tokens else LoopbackAccess()
+        )
+        self._guarded = tokens
         self._held_up = Fresh(engine.store.held_up, SESSIONS_SECONDS)
         self._open_runs = Fresh(engine.store.open_runs, OPEN_RUNS_SECONDS)
         self._health = HealthAnswers(engine, since, self._held_up)
@@ -142,11 +159,13 @@ class App:
         }
         if api:
             made = Api(
-                core, LoopbackAccess(), self._groups, self._followers, self._health, self._demand
+                core, self._access, self._groups, self._followers, self._health, self._demand
             )
             for route in TABLE:
                 found = endpoints.setdefault(f"{PREFIX}{route.path}", {})
                 found[route.method] = endpoint(made, route)
+            for path, methods in login_routes(self._access, login_form).items():
+                endpoints[path] = {name: guarded(each) for name, each in methods.items()}
             for path, (body, kind, headers) in _documents().items():
                 endpoints[path] = {"GET": guarded(_fixed(made, body, kind, headers))}
             endpoints |= ui_endpoints(made, self._readings)
@@ -161,7 +180,8 @@ class App:
             exception_handlers={HTTPException: refusing(list(endpoints), page)},
         )
         routing.router.redirect_slashes = False
-        self.asgi: ASGIApp = Bounded(routing)
+        identified = Identified(routing, self._access) if tokens else routing
+        self.asgi: ASGIApp = Bounded(Forwarded(identified, reached.proxies))
 
     async def stop_streams(self) -> None:
         """Ends the connections that follow events: they would last."""
@@ -171,6 +191,7 @@ class App:
     async def close(self) -> None:
         await self._groups.close()
         await self._readings.close()
+        await self._access.close()
         for each in (self._health, self._demand, self._metrics, self._held_up, self._open_runs):
             await each.close()
 
@@ -219,7 +240,7 @@ def _documents() -> dict[str, tuple[Callable[[], bytes], str, Mapping[str, str]]
 
 def _fixed(api: Api, body: Callable[[], bytes], kind: str, headers: Mapping[str, str]) -> Endpoint:
     async def call(request: Request) -> Response:
-        api.access.identify(request).check("public")
+        who_asks(api.access, request, "public")
         return raw(body(), kind, 200, headers)
 
     return call

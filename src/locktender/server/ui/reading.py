@@ -8,6 +8,7 @@ are the leader's own (`AdmissionQueue.blocks`), asked of a ledger rebuilt from r
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from heapq import nsmallest
@@ -87,6 +88,8 @@ class Work(msgspec.Struct, frozen=True):
     waiters: dict[str, list[PoolWaiter]]
     tags: dict[str, dict[str, str]]
     """Of the runs that are named: run → tags."""
+    blocked: dict[str, tuple[str, int]]
+    """Executing run → the gate where most of its tasks wait, and how many."""
     workers: int
     permits: int
     """Of live workers, over all executors; -1: one has no bound."""
@@ -165,6 +168,7 @@ async def read_work(store: Store) -> Work:
         holders=holders,
         waiters=waiters,
         tags={row.id: row.tags for row in (*snapshot.runs, *snapshot.held) if row.id in named},
+        blocked=_blocked(scheduler, snapshot.now),
         workers=len(alive),
         permits=-1 if any(row.total < 0 for row in alive) else sum(row.total for row in alive),
     )
@@ -205,6 +209,19 @@ def _gates(
             blocks = queue.blocks(lane, head, snapshot.now)
             add("task", next(iter(blocks), None), len(lane))
     return sorted(found.values(), key=lambda each: (each.what, -each.waiting, each.gate))
+
+
+def _blocked(scheduler: Scheduler, now: int) -> dict[str, tuple[str, int]]:
+    """Where the tasks of each executing run wait."""
+    found: dict[str, Counter[str]] = {}
+    queue = scheduler.ledger.task_queue
+    for lane in queue.lanes.values():
+        head = lane.head()
+        block = None if head is None else next(iter(queue.blocks(lane, head, now)), None)
+        if block is not None:
+            for run, waiting in Counter(each.run.row.id for each in lane.live.values()).items():
+                found.setdefault(run, Counter())[block.name] += waiting
+    return {run: counts.most_common(1)[0] for run, counts in found.items()}
 
 
 def _run_gates(scheduler: Scheduler, counters: Iterable[str]) -> list[Gate]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
+
+import msgspec
 
 from locktender.base.changes import Order, Reservation, TaskRow
 from locktender.base.clock import SECOND
@@ -109,7 +110,7 @@ async def gather_changes(
     cursor = position.next(server, snapshot, events, gather.limit)
     if not events and position.until:
         # The page that was cut off had ended: what became visible since comes now.
-        return await gather_changes(tx, replace(gather, after=cursor), workers_seen)
+        return await gather_changes(tx, msgspec.structs.replace(gather, after=cursor), workers_seen)
     ended, limits_changed = news(events)
     return (
         Gathered(

@@ -58,6 +58,7 @@ from locktender.store.postgres.pruning import PostgresUpkeep
 from locktender.store.postgres.result_cache import PostgresResultCache
 from locktender.store.postgres.server_clock import ServerClock
 from locktender.store.postgres.session import SQL, KnownStatements, PostgresSession
+from locktender.store.postgres.tokens import PostgresTokens
 from locktender.store.postgres.wake import PostgresWaiting
 from locktender.store.protocol import (
     Accept,
@@ -116,6 +117,7 @@ class PostgresStore(
     PostgresWaiting,
     PostgresMailing,
     PostgresOutbox,
+    PostgresTokens,
     Store,
 ):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple, NewType, Protocol
+
+import msgspec
 
 from locktender.base.changes import CachedResult, KeptPlace, TaskRow
 from locktender.base.events import EventRow
@@ -21,10 +22,9 @@ from locktender.base.model import (
 from locktender.store.protocol.base import StoreBase
 
 
-@dataclass(frozen=True, slots=True)
-class RunFilter:
+class RunFilter(msgspec.Struct, frozen=True):
     states: list[str] | None = None
-    tags: dict[str, str] = field(default_factory=dict[str, str])
+    tags: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     flow: str | None = None
     """Without it, holds of slots (`locktender:hold`) are left out: nobody submitted them."""
     limit: int = 100
@@ -36,8 +36,7 @@ class RunFilter:
     """Runs whose id begins so, by id; the other conditions do not apply then."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueEntry:
+class QueueEntry(msgspec.Struct, frozen=True):
     run: RunRow
     position: int
 
@@ -49,8 +48,7 @@ class QueuePlace(NamedTuple):
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class LineGroup:
+class LineGroup(msgspec.Struct, frozen=True):
     """Queued runs of one lane and one priority."""
 
     lane: str
@@ -62,8 +60,7 @@ class LineGroup:
     """How many of them stand before the run in question by rank and age."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueLine:
+class QueueLine(msgspec.Struct, frozen=True):
     """The queue as one queued run sees it: runs of its priority or higher, counted by lane."""
 
     rank: int
@@ -79,8 +76,7 @@ class QueueLine:
     """How many runs are queued in all, by the counters; None: with a fair key."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueView:
+class QueueView(msgspec.Struct, frozen=True):
     """What decides when a queued run starts, of one instant: who executes, and who waits beside it."""
 
     now: int
@@ -97,8 +93,7 @@ class QueueView:
     line: QueueLine
 
 
-@dataclass(frozen=True, slots=True)
-class EventFilter:
+class EventFilter(msgspec.Struct, frozen=True):
     """Events that are visible now, by number. An event with a smaller number may become visible later."""
 
     run: int | None = None
@@ -117,8 +112,7 @@ LATEST = Cursor("latest")
 """No event is read: the answer has the cursor behind all that is visible now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Follow:
+class Follow(msgspec.Struct, frozen=True):
     """Read every event that became visible since `after`, each exactly once.
 
     Events of one answer are in the order of their numbers. An event in a later answer may have a smaller
@@ -131,8 +125,7 @@ class Follow:
     limit: int = 5_000
 
 
-@dataclass(frozen=True, slots=True)
-class Followed:
+class Followed(msgspec.Struct, frozen=True):
     cursor: Cursor
     events: list[EventRow]
     behind: list[Cursor]
@@ -169,8 +162,7 @@ class RunLabel(NamedTuple):
     tags: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(msgspec.Struct, frozen=True):
     """Counters and the rows they must equal: what the audit compares.
 
     Names are those of `TagRule.counter`, and '' for all runs.
@@ -187,8 +179,7 @@ class Counts:
     waiting: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRuns:
+class OpenRuns(msgspec.Struct, frozen=True):
     """How many runs are not over, for metrics: cheap to read however many wait."""
 
     queued: int
@@ -201,8 +192,7 @@ class OpenRuns:
     """When the queued run that has waited longest was queued; 0: none is queued."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunsEnded:
+class RunsEnded(msgspec.Struct, frozen=True):
     """Ends of runs that a waiting client was notified of. Only a hint: the rows decide."""
 
     runs: list[int]

@@ -88,6 +88,7 @@ from locktender.store.sqlite.outbox import SqliteOutbox
 from locktender.store.sqlite.pruning import SqliteUpkeep
 from locktender.store.sqlite.result_cache import SqliteResultCache
 from locktender.store.sqlite.session import SqliteSession, resolved
+from locktender.store.sqlite.tokens import SqliteTokens
 from locktender.store.sqlite.wake import SqliteWaiting
 from locktender.store.sqlite.write_lock import held_up
 
@@ -98,7 +99,14 @@ POLL_SECONDS = 0.05
 
 
 class SqliteStore(
-    SqliteUpkeep, SqliteResultCache, SqliteNaming, SqliteWaiting, SqliteMailing, SqliteOutbox, Store
+    SqliteUpkeep,
+    SqliteResultCache,
+    SqliteNaming,
+    SqliteWaiting,
+    SqliteMailing,
+    SqliteOutbox,
+    SqliteTokens,
+    Store,
 ):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
 

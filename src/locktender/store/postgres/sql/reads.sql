@@ -222,7 +222,7 @@ ORDER BY w.since, w.id COLLATE "C"
 
 -- name: workers_version
 -- Changes when a worker joins, leaves or describes itself anew.
-SELECT coalesce((SELECT value FROM locktender.meta WHERE name = 'workers_version'), 0)
+SELECT coalesce((SELECT value FROM locktender.workers_version), 0)
 
 -- name: bucket_list
 -- The state of rates.
