@@ -13,7 +13,7 @@ from locktender.client.client_async import AsyncClient
 from locktender.client.pool_holders import PoolHolder
 from locktender.client.views import PoolInfo, instant
 from locktender.server.ui.pages import Dialog, Done, FormField, UiRoute, View
-from locktender.server.ui.reading import PoolWaiter, Work
+from locktender.server.ui.reading import ActiveWork, PoolWaiter
 from locktender.server.ui.words import segment
 
 REASON = FormField("reason", "Why", hint="Kept with the change: who, when, why.")
@@ -31,7 +31,7 @@ class PoolCard(msgspec.Struct, frozen=True):
     """Holders of others, who are not shown."""
 
 
-def _card(view: View, work: Work, pool: PoolInfo) -> PoolCard:
+def _card(view: View, work: ActiveWork, pool: PoolInfo) -> PoolCard:
     def seen(run: str) -> bool:
         return view.principal.sees(work.tags.get(run, {}))
 

@@ -71,7 +71,7 @@ class GateCount(msgspec.Struct):
     """Of those that wait: how many nothing blocks. They start with the next cycle."""
 
 
-class Work(msgspec.Struct, frozen=True):
+class ActiveWork(msgspec.Struct, frozen=True):
     """All active work at one instant."""
 
     now: int
@@ -102,12 +102,12 @@ class SharedReadings:
         self.feed: LiveFeed = LiveFeed(core)
         self._core = core
         self._large = False
-        self._work: Fresh[Work] = Fresh(self._read_work, WORK_SECONDS)
+        self._work: Fresh[ActiveWork] = Fresh(self._read_work, WORK_SECONDS)
         self._costs: Fresh[list[LimitCost]] = Fresh(
             partial(limit_costs, core.store, COST_LAST_US), COST_SECONDS
         )
 
-    async def work(self) -> Work:
+    async def work(self) -> ActiveWork:
         return await self._work.get(READ_TIMEOUT_SECONDS)
 
     async def costs(self) -> list[LimitCost]:
@@ -123,7 +123,7 @@ class SharedReadings:
         await self._work.close()
         await self._costs.close()
 
-    async def _read_work(self) -> Work:
+    async def _read_work(self) -> ActiveWork:
         if not self._large:
             found = await read_work(self._core.store)
         else:
@@ -137,7 +137,7 @@ class SharedReadings:
         return found
 
 
-async def _elsewhere(settings: Settings) -> Work:
+async def _elsewhere(settings: Settings) -> ActiveWork:
     store = store_for(settings)
     await store.open()
     try:
@@ -146,7 +146,7 @@ async def _elsewhere(settings: Settings) -> Work:
         await store.close()
 
 
-async def read_work(store: Store) -> Work:
+async def read_work(store: Store) -> ActiveWork:
     traffic = await store.traffic(MOST_LANES, MOST_RUNS)
     opened = await store.open_runs()
     scheduler, snapshot = await rebuild(store)
@@ -155,7 +155,7 @@ async def read_work(store: Store) -> Work:
     named = {each.run for several in (*holders.values(), *waiters.values()) for each in several}
     states = [entry.state for entry in scheduler.lifecycle.tasks.values()]
     alive = [row for row in snapshot.workers if row.lease_until >= snapshot.now]
-    return Work(
+    return ActiveWork(
         now=snapshot.now,
         opened=opened,
         traffic=traffic,

@@ -20,7 +20,7 @@ from locktender.observe.answer import Why
 from locktender.observe.why_queued import queued_why
 from locktender.server.api.reading import pairs, words
 from locktender.server.ui.pages import HEADERS, Dialog, Done, FormField, UiRoute, View
-from locktender.server.ui.reading import Work
+from locktender.server.ui.reading import ActiveWork
 from locktender.server.ui.words import address, plural
 from locktender.store.protocol import RunFilter
 
@@ -167,7 +167,7 @@ async def _searched(view: View, text: str, before: int | None) -> list[RunInfo]:
     return [RunInfo.of(row) for row in rows if view.principal.sees(row.tags)]
 
 
-async def _shown(view: View, page: list[RunInfo], work: Work) -> list[ShownRun]:
+async def _shown(view: View, page: list[RunInfo], work: ActiveWork) -> list[ShownRun]:
     until = asyncio.get_running_loop().time() + WHY_SECONDS
     found: list[ShownRun] = []
     for info in page:
