@@ -43,7 +43,7 @@ async def show_queue(view: View) -> Response:
     after = _place(view)
     store = view.core.store
     entries, more = await _page(view, store, after)
-    whys, _ = await queued_whys(store, entries)
+    whys, _ = await queued_whys(store, entries, quick=True)
     rows = await _rows(store, entries, whys)
     opened, (limits, _) = await store.open_runs(), await store.limits()
     following = ""

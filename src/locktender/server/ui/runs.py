@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +11,13 @@ from starlette.responses import RedirectResponse, Response
 
 from locktender.base.errors import InvalidInput
 from locktender.base.ids import MAX_RUNS
+from locktender.base.model import RunRow
 from locktender.base.states import TERMINAL_RUNS, RunState
-from locktender.client.bulk import Matching
+from locktender.client.bulk import Matching, filter_of
 from locktender.client.runs_async import ID_LENGTH, SHORTEST_PREFIX
 from locktender.client.views import RunInfo
 from locktender.observe.answer import Why
-from locktender.observe.why_queued import queued_why
+from locktender.observe.why_queued import whys_of
 from locktender.server.api.reading import pairs, words
 from locktender.server.ui.pages import HEADERS, Dialog, Done, FormField, UiRoute, View
 from locktender.server.ui.reading import ActiveWork
@@ -25,8 +25,6 @@ from locktender.server.ui.words import address, plural
 from locktender.store.protocol import RunFilter
 
 PAGE = 50
-WHY_SECONDS = 0.12
-"""How long one page may take to say why its queued runs wait; for the rest the run's own page says it."""
 MOST_COUNTED = 10_000
 MOST_FLOWS = 200
 ACTIVE = ("queued", "running", "waiting", "cancelling", "held")
@@ -126,7 +124,7 @@ async def show_runs(view: View) -> Response:
         segments=SEGMENTS,
         flows=[each.name for each in await view.client.flows.list()][:MOST_FLOWS],
         gates=[each for each in work.gates if each.waiting and each.gate],
-        next=address("/runs", **given, before=page[-1].number) if len(found) > PAGE else "",
+        next=address("/runs", **given, before=page[-1].seq) if len(found) > PAGE else "",
         first=address("/runs", **given) if view.query("before") else "",
         can_retry=_can(wanted, RETRIED),
         can_cancel=_can(wanted, ACTIVE),
@@ -139,7 +137,7 @@ def _can(wanted: RunsFilter, states: Iterable[str]) -> bool:
     return wanted.given and (wanted.states is None or bool({*wanted.states} & {*states}))
 
 
-async def _found(view: View, wanted: RunsFilter) -> list[RunInfo]:
+async def _found(view: View, wanted: RunsFilter) -> list[RunRow]:
     before = view.query("before")
     if before and not (before.isdecimal() and 0 < int(before[:20]) <= MAX_RUNS):
         raise InvalidInput("this is no cursor.", field="before", got=before, hint="/runs")
@@ -147,11 +145,11 @@ async def _found(view: View, wanted: RunsFilter) -> list[RunInfo]:
     if wanted.q:
         return await _searched(view, wanted.q, number)
     tags = {**wanted.pairs, **view.principal.tags}
-    runs = view.client.runs
-    return await runs.list(wanted.states, tags, wanted.flow or None, PAGE + 1, number)
+    where = filter_of(wanted.states, tags, wanted.flow or None, PAGE + 1)
+    return await view.core.store.runs(msgspec.structs.replace(where, before=number))
 
 
-async def _searched(view: View, text: str, before: int | None) -> list[RunInfo]:
+async def _searched(view: View, text: str, before: int | None) -> list[RunRow]:
     """By key, and by the beginning of an id. Who sees only their own cannot guess at ids."""
     store = view.core.store
     rows = await store.runs(RunFilter(key=text, limit=PAGE + 1, before=before))
@@ -164,20 +162,18 @@ async def _searched(view: View, text: str, before: int | None) -> list[RunInfo]:
         and lower.isalnum()
     ):
         rows = [*await store.runs(RunFilter(id_prefix=lower, limit=PAGE)), *rows]
-    return [RunInfo.of(row) for row in rows if view.principal.sees(row.tags)]
+    return [row for row in rows if view.principal.sees(row.tags)]
 
 
-async def _shown(view: View, page: list[RunInfo], work: ActiveWork) -> list[ShownRun]:
-    until = asyncio.get_running_loop().time() + WHY_SECONDS
+async def _shown(view: View, page: list[RunRow], work: ActiveWork) -> list[ShownRun]:
+    queued = [row for row in page if row.state == RunState.QUEUED]
+    whys = await whys_of(view.core.store, queued) if queued else {}
     found: list[ShownRun] = []
-    for info in page:
-        why: Why | None = None
+    for row in page:
+        info, why = RunInfo.of(row), whys.get(row.seq)
         gate, blocked = work.blocked.get(info.id, ("", 0))
-        if info.state == RunState.QUEUED and asyncio.get_running_loop().time() < until:
-            row = await view.core.store.run(info.id)
-            if row is not None and row.state == RunState.QUEUED:
-                why = await queued_why(view.core.store, row)
-                gate = why.reasons[0].gate if why.reasons else ""
+        if why is not None:
+            gate = why.reasons[0].gate if why.reasons else ""
         found.append(ShownRun(info, why, gate, blocked))
     return found
 
