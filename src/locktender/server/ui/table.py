@@ -10,7 +10,7 @@ from starlette.responses import Response
 from locktender.base.errors import NotFound
 from locktender.server.api.answers import Endpoint, guarded
 from locktender.server.api.routing import Api
-from locktender.server.ui import overview, pools, queue, runs
+from locktender.server.ui import inbox, overview, pools, queue, run, runs, schedules, workers
 from locktender.server.ui.assets import PREFIX, serve_asset
 from locktender.server.ui.live import LIVE, LiveFeed, LiveStream
 from locktender.server.ui.pages import UiRoute, error_page, ui_endpoint
@@ -20,6 +20,10 @@ PAGES: tuple[UiRoute, ...] = (
     *runs.ROUTES,
     *queue.ROUTES,
     *pools.ROUTES,
+    *run.ROUTES,
+    *workers.ROUTES,
+    *schedules.ROUTES,
+    *inbox.ROUTES,
 )
 
 
