@@ -15,7 +15,7 @@ from locktender.kernel.explain_workers import pressures
 from locktender.server.ui.pages import Dialog, Done, UiRoute, View
 
 CELLS_SHOWN = 48
-"""Permits of one executor that are drawn."""
+"""ExecutorPermits of one executor that are drawn."""
 WORKERS_SHOWN = 100
 
 
@@ -31,7 +31,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Permits:
+class ExecutorPermits:
     """The permits of one executor."""
 
     executor: str
@@ -56,7 +56,7 @@ class ShownWorker:
     state: str
     why: str
     """Why it takes nothing, or less than it could; empty: it takes what comes."""
-    permits: Sequence[Permits]
+    permits: Sequence[ExecutorPermits]
 
 
 def state_of(worker: WorkerInfo) -> str:
@@ -138,9 +138,11 @@ async def _placed(view: View, workers: set[str]) -> dict[str, dict[str, list[Cel
     return found
 
 
-def _permits(worker: WorkerInfo, cells: Mapping[str, Sequence[Cell]]) -> list[Permits]:
+def _permits(worker: WorkerInfo, cells: Mapping[str, Sequence[Cell]]) -> list[ExecutorPermits]:
     return [
-        Permits(name, limit, tuple(cells.get(name, ()))[:CELLS_SHOWN], len(cells.get(name, ())))
+        ExecutorPermits(
+            name, limit, tuple(cells.get(name, ()))[:CELLS_SHOWN], len(cells.get(name, ()))
+        )
         for name, limit in sorted(worker.permits.items())
         if limit or cells.get(name)
     ]
