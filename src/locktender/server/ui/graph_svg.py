@@ -25,8 +25,8 @@ TALL: Final = 62.0
 MARGIN: Final = 10.0
 MAX_DRAWN: Final = 160
 """More steps are folded."""
-NAME_CHARS: Final = 21
-NOTE_CHARS: Final = 29
+NAME_CHARS: Final = 18
+NOTE_CHARS: Final = 26
 ORDER: Final = (
     "failed", "timed_out", "abandoned", "running", "scheduled", "requested", "handed_back",
     "pending", "cancelled", "skipped", "completed",
@@ -271,5 +271,6 @@ def _title(box: Box) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    shown = clean(text)
-    return shown if len(shown) <= most else f"{shown[: most - 1]}…"
+    """The middle is left out: ends tell names apart."""
+    shown, half = clean(text), most // 2
+    return shown if len(shown) <= most else f"{shown[:half]}…{shown[half + 1 - most :]}"

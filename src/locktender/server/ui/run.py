@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from markupsafe import Markup
 from starlette.responses import Response
@@ -55,6 +55,7 @@ LINES_SHOWN = 500
 EVENTS_SHOWN = 200
 MANY_TASKS = 20_000
 """Beyond it what reads every event of a run is not shown on a page."""
+LINE_CHARS = 76
 SHOWN_CHARS = 6_000
 """Of a value; the rest can be downloaded."""
 
@@ -69,14 +70,48 @@ class ShownValue:
     href: str
 
 
+def pretty(value: Any, indent: str = "") -> str:
+    """JSON with one line per member; lists of plain values share lines."""
+    if isinstance(value, dict) and value:
+        members = cast("dict[str, Any]", value).items()
+        parts = [f"{_plain(key)}: {pretty(each, indent + '  ')}" for key, each in members]
+    elif isinstance(value, list) and value:
+        items = cast("list[Any]", value)
+        if not any(isinstance(each, dict | list) for each in items):
+            return _list([_plain(each) for each in items], indent)
+        parts = [pretty(each, indent + "  ") for each in items]
+    else:
+        return _plain(value)
+    first, last = "{}" if isinstance(value, dict) else "[]"
+    inner = f",\n{indent}  ".join(parts)
+    return f"{first}\n{indent}  {inner}\n{indent}{last}"
+
+
+def _plain(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _list(items: list[str], indent: str) -> str:
+    lines = [""]
+    for place, item in enumerate(items, 1):
+        text = item if place == len(items) else f"{item}, "
+        if lines[-1] and len(lines[-1]) + len(text) > LINE_CHARS:
+            lines.append("")
+        lines[-1] += text
+    if len(lines) == 1:
+        return f"[{lines[0]}]"
+    inner = f"\n{indent}  ".join(line.rstrip() for line in lines)
+    return f"[\n{indent}  {inner}\n{indent}]"
+
+
 def shown_value(raw: bytes | None, href: str) -> ShownValue | None:
     if raw is None:
         return None
     text = raw[: 40 * SHOWN_CHARS].decode(errors="replace")
     if len(raw) <= 40 * SHOWN_CHARS:
         try:
-            text = json.dumps(json.loads(raw), indent=2, ensure_ascii=False)
-        except ValueError:
+            text = pretty(json.loads(raw))
+        except (ValueError, RecursionError):
             text = raw.decode(errors="replace")
     return ShownValue(text[:SHOWN_CHARS], len(raw), len(text) > SHOWN_CHARS, href)
 

@@ -26,10 +26,11 @@ def form_fields(schema: Schema) -> tuple[FormField, ...]:
     if properties is None:
         return (_field(WHOLE, "Payload", found, required=bool(found)),)
     required = set(cast("list[str]", found.get("required", [])))
-    return tuple(
+    fields = [
         _field(f"{WHOLE}.{name}", name, _resolved(each, schema), required=name in required)
         for name, each in properties.items()
-    )
+    ]
+    return tuple(sorted(fields, key=lambda each: not each.required))
 
 
 def form_value(schema: Schema, sent: Mapping[str, str]) -> Any:
@@ -105,7 +106,7 @@ def _kind(schema: Schema) -> Literal["text", "number", "area", "check", "choice"
 
 
 def _field(name: str, label: str, schema: Schema, *, required: bool) -> FormField:
-    kind, hint = _kind(schema), str(schema.get("description", ""))
+    kind, hint = _kind(schema), str(schema.get("description", "" if required else "optional"))
     default = schema.get("default")
     if kind == "choice" or kind == "check":
         options = _BOOLEANS

@@ -180,7 +180,10 @@
     const most = gutter - 18 - (row.critical ? 8 : 0);
     let name = row.series ? `${row.name}` : nameOf(row);
     context.font = `${row.critical ? "600 " : ""}12px system-ui, sans-serif`;
-    while (name.length > 3 && context.measureText(name).width > most) name = `${name.slice(0, -2)}…`;
+    for (let left = name.length - 1; left > 4 && context.measureText(name).width > most; left -= 1) {
+      const whole = row.series ? row.name : nameOf(row), half = Math.ceil(left * 0.55);
+      name = `${whole.slice(0, half)}…${whole.slice(whole.length - (left - half))}`;  // ends tell names apart
+    }
     context.fillStyle = row.task === 0 ? colours.muted : colours.text;
     context.fillText(name, 12, top + (row.series ? 12 : row.height / 2));
     if (row.critical) {
@@ -294,9 +297,10 @@
       tip.append(make("p", `${time(data.from_us + bin * (data.until_us - data.from_us) / data.bins)} after submission`, "muted"));
     } else if (row.critical) tip.append(make("p", "on the critical path", "muted"));
     tip.hidden = false;
-    const left = Math.min(Math.max(4, px + 14), Math.max(4, width - tip.offsetWidth - 6));
-    const below = py + 18 + tip.offsetHeight < height ? py + 18 : py - tip.offsetHeight - 12;
-    tip.style.transform = `translate(${left}px, ${Math.max(2, below) + host.scrollTop}px)`;
+    const box = canvas.getBoundingClientRect(), most = document.documentElement.clientWidth - tip.offsetWidth - 6;
+    const left = Math.max(4, Math.min(box.left + px + 14, most)), under = box.top + py + 18;
+    const top = under + tip.offsetHeight < innerHeight - 4 ? under : Math.max(4, under - tip.offsetHeight - 30);
+    tip.style.transform = `translate(${left}px, ${top}px)`;
   };
   const words = (what) => what.kind === "work" ? "running" : what.kind === "hand-off" ? "hand-off between leader and worker"
     : what.kind === "back-off" ? "back-off before the next try" : what.kind === "lost" ? "an attempt that was lost with its worker"
@@ -377,7 +381,7 @@
     if (!data || event.ctrlKey || event.metaKey) return;
     const keys = {
       ArrowLeft: () => pan(-0.15), ArrowRight: () => pan(0.15), "+": () => zoom(0.7), "=": () => zoom(0.7), "-": () => zoom(1.4),
-      0: whole, ArrowDown: () => choose(1), ArrowUp: () => choose(-1), Escape: () => { pinned = false; tip.hidden = true; },
+      0: whole, ArrowDown: () => choose(1), ArrowUp: () => choose(-1), Escape: hide,
       Enter: () => { const first = tip.querySelector("a"); if (!tip.hidden && first) location.href = first.href; },
     };
     if (!keys[event.key]) return;
@@ -385,7 +389,9 @@
     event.stopPropagation();
     keys[event.key]();
   });
+  const hide = () => { pinned = false; tip.hidden = true; };
   host.addEventListener("scroll", draw, { passive: true });
+  addEventListener("scroll", hide, { passive: true });
   for (const button of document.querySelectorAll("[data-zoom]")) {
     button.addEventListener("click", () => { if (data) ({ in: () => zoom(0.6), out: () => zoom(1.7), all: whole })[button.dataset.zoom](); });
   }
