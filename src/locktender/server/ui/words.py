@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -131,7 +131,7 @@ def tag_text(tags: Mapping[str, Any]) -> str:
     return ",".join(f"{key}={value}" for key, value in tags.items())
 
 
-FILTERS = {
+FILTERS: dict[str, Callable[..., Any]] = {
     "duration": duration,
     "duration_us": duration_us,
     "ago": ago,
@@ -147,4 +147,4 @@ FILTERS = {
     "tag_text": tag_text,
     "gate_family": gate_family,
 }
-GLOBALS = {"address": address, "plural": plural, "share": share, "FAMILIES": FAMILIES}
+GLOBALS: dict[str, Any] = {"address": address, "plural": plural, "share": share, "FAMILIES": FAMILIES}
