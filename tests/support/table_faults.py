@@ -38,6 +38,7 @@ OWNERS: dict[str, Owner] = {
     "log": "run",
     "request": "request",
     "worker": "worker",
+    "workers_version": "nobody",
     "lost_worker": "worker",
     "silence": "worker",
     "asked_worker": "worker",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from locktender.cli.context import Context, command, start_logging
@@ -222,7 +222,8 @@ def submit(
         alive = [worker for worker in client.workers.list() if worker.alive]
     how = made.submitted or "created"
     shell.done(
-        _SUBMITTED[how].format(id=made.id, flow=info.flow), {**asdict(info), "submitted": how}
+        _SUBMITTED[how].format(id=made.id, flow=info.flow),
+        {**msgspec.structs.asdict(info), "submitted": how},
     )
     if not alive and how == "created":
         where = flow.rpartition(":")[0] or flow

@@ -114,7 +114,7 @@ def server(
     overrides |= more_workers.given(max_workers, label)
     # Wrong settings are refused before anything is started.
     settings = shell.settings(**overrides)
-    wanted = more_workers.wanted(spawn, provisioner)
+    wanted = more_workers.wanted(spawn, provisioner, settings)
     more_workers.check_wanted(wanted, settings)
     log_lines(shell, settings.log_level)
     folder = None if local_postgres is None else Path(local_postgres)

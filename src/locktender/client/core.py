@@ -18,9 +18,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from contextlib import suppress
 from contextvars import Context
 from copy import copy
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from locktender.base.background import end_tasks
 from locktender.base.clock import SECOND, Clock, SystemClock
@@ -246,6 +247,8 @@ class Core:
         self.version: str | None = None
         self.only: Mapping[str, str] = {}
         self.acts_for_another = False
+        self.reason: str = ""
+        """Recorded with changes of limits."""
         self._more = more
         self._hurried = asyncio.Event()
         self.clock: Clock = SystemClock()
@@ -380,16 +383,21 @@ class Core:
         return row
 
     def acting(
-        self, who: str, version: str | None = None, only: Mapping[str, str] | None = None
+        self,
+        who: str,
+        version: str | None = None,
+        only: Mapping[str, str] | None = None,
+        reason: str = "",
     ) -> Core:
         """The same for changes by `who`, which is recorded with each. It must not be closed.
 
         version  that a limit must have for a change of it to be stored
         only     tags of schedules that may be changed; default all
+        reason   kept with changes of limits; default none
         """
         other = copy(self)
-        other.who, other.version, other.only = who, version, only or self.only
-        other.acts_for_another = True
+        other.who, other.version, other.acts_for_another = who, version, True
+        other.only, other.reason = only or self.only, reason
         return other
 
     async def set_limits(self, changes: list[SetLimit]) -> None:
@@ -397,11 +405,13 @@ class Core:
         if self.version is not None:
             last = changes[-1]
             changes = [
-                replace(each, version=self.version)
+                msgspec.structs.replace(each, version=self.version)
                 if (each.kind, each.name) == (last.kind, last.name)
                 else each
                 for each in changes
             ]
+        if self.reason:
+            changes = [msgspec.structs.replace(each, reason=self.reason) for each in changes]
         await self.store.set_limit(changes)
         self.limits_read = None
         self.changed()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -42,16 +43,23 @@ from locktender.server.api.tenancy import check_tenant, public_health
 from locktender.server.api.token_access import Identified, TokenAccess
 from locktender.server.options import Forwarded, HttpOptions
 from locktender.server.state import STORE_SECONDS, DemandAnswers, Fresh, Health, HealthAnswers
+from locktender.server.ui.live import LIVE
+from locktender.server.ui.pages import login_form
+from locktender.server.ui.reading import SharedReadings
+from locktender.server.ui.table import missing, ui_endpoints
 from locktender.store.protocol import Store
 
-STREAM = f"{PREFIX}/events"
+STREAMS = frozenset({f"{PREFIX}/events", LIVE})
+"""Answers that last: they have bounds of their own."""
 DEMAND = f"{PREFIX}/demand"
 MOST_REQUESTS = 128
 MOST_NAMED = 20
 
 
-def refusing(paths: list[str]) -> Callable[[Request, Exception], Response]:
-    """The answer to an unknown path; `paths` are the known ones."""
+def refusing(
+    paths: list[str], page: Callable[[Request], Response] | None = None
+) -> Callable[[Request, Exception], Response]:
+    """The answer to an unknown path; `paths` are the known ones, `page` is for a browser."""
     plain = sorted((path for path in paths if "{" not in path), key=len)[:MOST_NAMED]
     more = f" and {len(paths) - len(plain)} more" * (len(paths) > len(plain))
     hint = f"There is: {', '.join(plain)}{more}."
@@ -70,10 +78,17 @@ def refusing(paths: list[str]) -> Callable[[Request, Exception], Response]:
                 hint=f"It answers {allowed}.",
             )
             return refusal(wrong, 405, headers)
-        missing = NotFound(f"there is nothing at {path}.", field="path", got=path, hint=hint)
-        return refusal(missing, error.status_code, headers)
+        if page is not None and _wants_page(request):
+            return page(request)
+        absent = NotFound(f"there is nothing at {path}.", field="path", got=path, hint=hint)
+        return refusal(absent, error.status_code, headers)
 
     return refuse
+
+
+def _wants_page(request: Request) -> bool:
+    asked = request.headers.get("accept", "")
+    return "text/html" in asked and not request.url.path.startswith("/api/")
 
 
 class Bounded:
@@ -84,7 +99,7 @@ class Bounded:
         self._busy = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] == STREAM:
+        if scope["type"] != "http" or scope["path"] in STREAMS:
             await self._app(scope, receive, send)
             return
         if self._busy >= MOST_REQUESTS:
@@ -136,6 +151,8 @@ class App:
         self._metrics = Fresh(self._text, METRICS_SECONDS)
         self._groups = SubmitGroups(core)
         self._followers = Followers(core)
+        self._readings = SharedReadings(core)
+        page: Callable[[Request], Response] | None = None
         endpoints: dict[str, dict[str, Endpoint]] = {
             "/health": {"GET": guarded(self.health)},
             "/ready": {"GET": guarded(self.ready)},
@@ -148,10 +165,12 @@ class App:
             for route in TABLE:
                 found = endpoints.setdefault(f"{PREFIX}{route.path}", {})
                 found[route.method] = endpoint(made, route)
-            for path, methods in login_routes(self._access).items():
+            for path, methods in login_routes(self._access, login_form).items():
                 endpoints[path] = {name: guarded(each) for name, each in methods.items()}
             for path, (body, kind, headers) in _documents().items():
                 endpoints[path] = {"GET": guarded(_fixed(made, body, kind, headers))}
+            endpoints |= ui_endpoints(made, self._readings)
+            page = partial(missing, made)
         elif demand:
             endpoints[DEMAND] = {"GET": guarded(self.demand)}
         routing = Starlette(
@@ -159,7 +178,7 @@ class App:
                 Route(path, _by_method(methods), methods=[*methods])
                 for path, methods in endpoints.items()
             ],
-            exception_handlers={HTTPException: refusing(list(endpoints))},
+            exception_handlers={HTTPException: refusing(list(endpoints), page)},
         )
         routing.router.redirect_slashes = False
         identified = Identified(routing, self._access) if tokens else routing
@@ -168,9 +187,11 @@ class App:
     async def stop_streams(self) -> None:
         """Ends the connections that follow events: they would last."""
         await self._followers.close()
+        await self._readings.feed.close()
 
     async def close(self) -> None:
         await self._groups.close()
+        await self._readings.close()
         await self._access.close()
         for each in (self._health, self._demand, self._metrics, self._held_up, self._open_runs):
             await each.close()

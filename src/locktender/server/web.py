@@ -26,8 +26,9 @@ from locktender.base.background import until_done
 from locktender.base.errors import InvalidInput, LocktenderError
 from locktender.client.core import Core
 from locktender.server.api.streams import MOST_STREAMS
-from locktender.server.app import MOST_REQUESTS, STREAM, App
+from locktender.server.app import MOST_REQUESTS, STREAMS, App
 from locktender.server.options import HttpOptions
+from locktender.server.ui.live import MOST_PAGES
 
 BACKLOG = 64
 
@@ -109,7 +110,7 @@ def _refused(error: OSError, host: str, port: int, option: str) -> InvalidInput:
     return InvalidInput(f"{host}:{port} cannot be opened: {error.strerror}.", field=option)
 
 
-MOST_CONNECTIONS = 2 * MOST_REQUESTS + MOST_STREAMS
+MOST_CONNECTIONS = 2 * MOST_REQUESTS + MOST_STREAMS + MOST_PAGES
 ANSWER_SECONDS = 10.0
 """For a request to arrive."""
 LONG_ANSWER_SECONDS = 40.0
@@ -176,7 +177,7 @@ class _Connection(H11Protocol):
             return
         # The request has arrived. An event of the same one that comes later changes nothing.
         self._answered = cycle
-        self._wait(None if self.scope["path"] == STREAM else LONG_ANSWER_SECONDS)
+        self._wait(None if self.scope["path"] in STREAMS else LONG_ANSWER_SECONDS)
 
     def _wait(self, seconds: float | None = -1) -> None:
         if self._end is not None:

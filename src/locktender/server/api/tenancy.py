@@ -12,7 +12,6 @@ another's is not there: it answers as if it did not exist, with no hint of a nam
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
@@ -24,6 +23,7 @@ from locktender.server.api.answers import Forbidden
 if TYPE_CHECKING:
     from locktender.client.views import LimitInfo, PoolInfo, RunInfo
     from locktender.observe.blame import Blame
+    from locktender.observe.timeline import Timeline
     from locktender.observe.why import Why
     from locktender.server.api.principal import Principal
     from locktender.server.api.routing import ApiCall
@@ -91,6 +91,13 @@ def hide_blame(call: ApiCall, blame: Blame) -> Blame:
     return hidden_blame(blame, {blame.run, *own})
 
 
+async def hide_timeline(call: ApiCall, drawn: Timeline) -> Timeline:
+    if not call.principal.tags:
+        return drawn
+    holders = [run if await call.is_own(run) else "" for run in drawn.holders]
+    return msgspec.structs.replace(drawn, holders=holders)
+
+
 def shown_pool(principal: Principal, pool: PoolInfo) -> PoolInfo | None:
     """A pool of one key belongs to whoever has that value as a tag; None: it is not theirs."""
     _, bracket, key = pool.name.removesuffix("]").partition("[")
@@ -102,7 +109,7 @@ def shown_limit(principal: Principal, limit: LimitInfo) -> LimitInfo | None:
     if limit.kind == "run":
         return None
     if limit.kind == "fair":
-        return replace(limit, value="fair turns", live=None, declared=None)
+        return msgspec.structs.replace(limit, value="fair turns", live=None, declared=None)
     if limit.kind == "tag":
         key, equals, value = limit.name.partition("=")
         if equals and value != "*" and principal.tags.get(key) != value:

@@ -60,6 +60,7 @@ from locktender.store.protocol.outbox import (
 )
 from locktender.store.protocol.reading import (
     BEGINNING,
+    FRONT,
     LATEST,
     Counts,
     Cursor,
@@ -70,11 +71,14 @@ from locktender.store.protocol.reading import (
     OpenRuns,
     QueueEntry,
     QueueLine,
+    QueuePlace,
     QueueView,
     Reading,
+    RecentRun,
     RunFilter,
     RunLabel,
     RunsEnded,
+    Traffic,
 )
 from locktender.store.protocol.submitting import Rejections, SetLimit, Submit, Submitted, Submitting
 from locktender.store.protocol.tokens import (
@@ -113,6 +117,7 @@ __all__ = [
     "BEGINNING",
     "FORGET_KEYS_US",
     "FORGET_SESSIONS_US",
+    "FRONT",
     "LATEST",
     "MAX_MAIL",
     "Accept",
@@ -159,9 +164,11 @@ __all__ = [
     "Pruned",
     "QueueEntry",
     "QueueLine",
+    "QueuePlace",
     "QueueView",
     "Reading",
     "ReassignLanes",
+    "RecentRun",
     "References",
     "Rejections",
     "RemoveUnused",
@@ -183,6 +190,7 @@ __all__ = [
     "Thin",
     "TickMove",
     "TokenKeeping",
+    "Traffic",
     "Upkeep",
     "Waiting",
     "Wake",

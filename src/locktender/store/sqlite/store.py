@@ -54,6 +54,7 @@ from locktender.store.protocol import (
     Provision,
     ProvisionState,
     QueueEntry,
+    QueuePlace,
     QueueView,
     ReassignLanes,
     Rejections,
@@ -67,6 +68,7 @@ from locktender.store.protocol import (
     Store,
     Submit,
     Submitted,
+    Traffic,
     Withdraw,
 )
 from locktender.store.sqlite import (
@@ -330,8 +332,11 @@ class SqliteStore(
     async def held_up(self) -> HeldUp:
         return held_up(self.path)
 
-    async def queue(self, limit: int) -> list[QueueEntry]:
-        return await self._look(lambda tx: reads.queue(tx, limit))
+    async def queue(self, limit: int, after: QueuePlace | None = None) -> list[QueueEntry]:
+        return await self._look(lambda tx: reads.queue(tx, limit, after))
+
+    async def traffic(self, lanes: int, runs: int) -> Traffic:
+        return await self._look(lambda tx: reads.traffic(tx, lanes, runs))
 
     async def beside(self, run: int, most: int) -> QueueView | None:
         return await self._look(lambda tx: reads.beside(tx, run, most))
