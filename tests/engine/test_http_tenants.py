@@ -17,6 +17,8 @@ from locktender.client.core import Core
 from locktender.server.api.routing import ApiRoute
 from locktender.server.api.table import TABLE
 from locktender.server.options import HttpOptions
+from locktender.server.ui.live import LIVE
+from locktender.server.ui.table import PAGES
 from locktender.testing import check_history
 
 pytest_plugins = ["locktender.testing.postgres"]
@@ -224,6 +226,33 @@ async def test_no_answer_names_the_other_tenant(two: Two):
             assert answer.status in expected, (route.name, answer)
             for name in names_of(other):
                 assert name not in answer.text, (route.name, run, name, answer.text)
+
+
+async def test_no_page_names_the_other_tenant_or_changes_what_all_share(two: Two):
+    """Every page of the UI: refused, or without a name of the other. A new page is refused until it says more."""
+    own, other = two.acme, two.globex
+    headers = {"authorization": f"Bearer {own.token}"}
+    form = {**headers, "content-type": "application/x-www-form-urlencoded"}
+    for route in PAGES:
+        for run in ("asks", "holds", "queued"):
+            places = {**own.ids, "run": own.ids[run], "pool": "tenants db", "limit": "tenant=*"}
+            path = re.sub(
+                r"{(\w+)(:\w+)?}",
+                lambda found, places=places: places.get(found[1], "why").replace(" ", "%20"),
+                route.path,
+            )
+            if route.method == "GET":
+                answer = await fetch(own.port, path, headers=headers)
+            elif route.path.startswith(("/pools", "/limits", "/workers")):
+                answer = await fetch(own.port, path, "POST", b"limit=3&value=3", form)
+                assert answer.status == 403, path
+            else:
+                continue
+            assert answer.status < 500, path
+            assert (answer.status == 403) == (route.tenant == "none"), path
+            for name in names_of(other):
+                assert name not in answer.text, (path, name)
+    assert (await fetch(own.port, LIVE, headers=headers)).status == 403
 
 
 async def test_what_is_waited_for_is_shown_as_numbers(two: Two):

@@ -40,6 +40,7 @@ from locktender.server.api.answers import (
 from locktender.server.api.login import login_url
 from locktender.server.api.principal import Principal, Scope
 from locktender.server.api.routing import Api
+from locktender.server.api.tenancy import Tenant, check_tenant
 from locktender.server.ui import words
 from locktender.server.ui.assets import asset_url
 from locktender.server.ui.reading import SharedReadings
@@ -212,6 +213,8 @@ class UiRoute:
     handler: Handler
     method: Literal["GET", "POST"] = "GET"
     scope: Scope = "read"
+    tenant: Tenant = "none"
+    """What a token that is bound to tags gets: see `tenancy`. `none`: the page is refused."""
 
 
 @cache
@@ -260,6 +263,7 @@ def ui_endpoint(api: Api, route: UiRoute, readings: SharedReadings) -> Endpoint:
                 readings,
             )
             principal.check(route.scope)
+            check_tenant(principal, route.tenant)
             if route.method == "POST":
                 await _read_form(view)
             return await route.handler(view)

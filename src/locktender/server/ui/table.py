@@ -10,6 +10,7 @@ from starlette.responses import Response
 from locktender.base.errors import NotFound
 from locktender.server.api.answers import Endpoint, guarded
 from locktender.server.api.routing import Api
+from locktender.server.api.tenancy import check_tenant
 from locktender.server.ui import (
     inbox,
     limits,
@@ -46,7 +47,9 @@ def ui_endpoints(api: Api, readings: SharedReadings) -> Mapping[str, dict[str, E
         found.setdefault(route.path, {})[route.method] = ui_endpoint(api, route, readings)
 
     async def live(request: Request) -> Response:
-        api.access.identify(request).check("read")
+        principal = api.access.identify(request)
+        principal.check("read")
+        check_tenant(principal, "none")
         return LiveStream(readings.feed)
 
     found[LIVE] = {"GET": guarded(live)}
