@@ -55,6 +55,7 @@ async def show_queue(view: View) -> Response:
         rows=rows,
         opened=opened,
         oldest=instant(opened.oldest_at) if opened.oldest_at else None,
+        places=(await view.shared.work()).places,
         max_runs=limits.max_concurrent_runs,
         max_active=limits.max_active,
         runs_paused=limits.runs_paused,
