@@ -14,7 +14,7 @@ import getpass
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context
 from copy import copy
@@ -247,6 +247,7 @@ class Core:
         self.version: str | None = None
         self.reason: str = ""
         """Recorded with changes of limits."""
+        self.only: Mapping[str, str] = {}
         self._more = more
         self._hurried = asyncio.Event()
         self.clock: Clock = SystemClock()
@@ -380,13 +381,22 @@ class Core:
             )
         return row
 
-    def acting(self, who: str, version: str | None = None, reason: str = "") -> Core:
+    def acting(
+        self,
+        who: str,
+        version: str | None = None,
+        only: Mapping[str, str] | None = None,
+        reason: str = "",
+    ) -> Core:
         """The same for changes by `who`, which is recorded with each. It must not be closed.
 
-        `version`: that a limit must have for a change of it to be stored; `reason`: kept with changes of limits.
+        version  that a limit must have for a change of it to be stored
+        only     tags of schedules that may be changed; default all
+        reason   kept with changes of limits
         """
         other = copy(self)
         other.who, other.version, other.reason = who, version, reason
+        other.only = only or self.only
         return other
 
     async def set_limits(self, changes: list[SetLimit]) -> None:

@@ -72,7 +72,7 @@ class Canal(msgspec.Struct, frozen=True):
     """The picture in words."""
 
 
-class Rates(msgspec.Struct, frozen=True):
+class RunRates(msgspec.Struct, frozen=True):
     """Runs per minute, of the last minute."""
 
     submitted: float
@@ -93,7 +93,7 @@ class Series(msgspec.Struct, frozen=True):
     """Seconds that 95 of 100 waited at most."""
 
 
-def rates(lately: Sequence[RecentRun], now: int) -> Rates:
+def rates(lately: Sequence[RecentRun], now: int) -> RunRates:
     """Where so many runs came lately that not all were read, of the time that was."""
     span = _span(lately, now, RATE_US)
     since = now - span
@@ -102,7 +102,7 @@ def rates(lately: Sequence[RecentRun], now: int) -> Rates:
     def of(times: Iterable[int]) -> float:
         return round(sum(at > since for at in times) * per_minute, 1)
 
-    return Rates(
+    return RunRates(
         of(run.queued_at for run in lately),
         of(run.started_at for run in lately),
         of(run.ended_at for run in lately),
@@ -179,7 +179,7 @@ def _bands(gates: list[GateCount]) -> list[Band]:
     return found
 
 
-def canal(work: ActiveWork, found: Rates) -> Canal:
+def canal(work: ActiveWork, found: RunRates) -> Canal:
     opened = work.opened
     runs = [each for each in work.gates if each.what == "run"]
     tasks = [each for each in work.gates if each.what == "task"]

@@ -77,7 +77,7 @@ async def _limit(view: View) -> LimitInfo:
 
 def _changing(view: View) -> AsyncClient:
     version, reason = view.sent("version"), view.sent("reason")
-    return AsyncClient(view.core.acting(view.principal.name, version or None, reason))
+    return AsyncClient(view.core.acting(view.principal.name, version or None, reason=reason))
 
 
 async def ask_set(view: View) -> Response:

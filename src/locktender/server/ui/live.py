@@ -39,8 +39,8 @@ class LiveFeed:
         self._reader = HistoryPages(core)
         self._changed = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
-        self.number = 0
-        self.pages = 0
+        self.number: int = 0
+        self.pages: int = 0
         self.closing: asyncio.Event = asyncio.Event()
 
     def open(self) -> None:

@@ -84,7 +84,7 @@ async def _current(view: View, name: str) -> PoolInfo:
 def _changing(view: View) -> AsyncClient:
     """A client whose change is stored with its reason, and only if nobody was faster."""
     version, reason = view.sent("version"), view.sent("reason")
-    return AsyncClient(view.core.acting(view.principal.name, version or None, reason))
+    return AsyncClient(view.core.acting(view.principal.name, version or None, reason=reason))
 
 
 async def ask_set(view: View) -> Response:

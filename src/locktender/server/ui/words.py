@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -154,7 +154,7 @@ def tag_text(tags: Mapping[str, Any]) -> str:
     return ",".join(f"{key}={value}" for key, value in tags.items())
 
 
-FILTERS = {
+FILTERS: dict[str, Callable[..., Any]] = {
     "duration": duration,
     "duration_us": duration_us,
     "about": about,
@@ -170,4 +170,9 @@ FILTERS = {
     "gate_family": gate_family,
     "gate_text": gate_text,
 }
-GLOBALS = {"address": address, "plural": plural, "share": share, "FAMILIES": FAMILIES}
+GLOBALS: dict[str, Any] = {
+    "address": address,
+    "plural": plural,
+    "share": share,
+    "FAMILIES": FAMILIES,
+}
