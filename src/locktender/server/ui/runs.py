@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from starlette.responses import RedirectResponse, Response
 
-from locktender.base.errors import InvalidInput
+from locktender.base.errors import InvalidInput, LocktenderError
 from locktender.base.ids import MAX_RUNS
 from locktender.base.model import RunRow
 from locktender.base.states import TERMINAL_RUNS, RunState
@@ -189,11 +189,18 @@ def _groups(rows: list[ShownRun]) -> list[tuple[str, list[ShownRun]]]:
     return sorted(by_gate.items(), key=lambda each: (each[0] in ("", "ended"), -len(each[1])))
 
 
+def _is_filter(text: str) -> bool:
+    try:
+        return bool(filter_of(None, pairs(text, "tags"), None, 1).tags)
+    except LocktenderError:
+        return False
+
+
 async def search(view: View) -> Response:
     """From the search box to the run, or to the list that fits."""
     text = view.query("q")[:200]
     where = address("/runs", q=text)
-    if "=" in text:
+    if _is_filter(text):
         where = address("/runs", tags=text)
     elif text:
         found = await _searched(view, text, None)
