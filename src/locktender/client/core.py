@@ -245,9 +245,9 @@ class Core:
         self.limits_read: tuple[int, Limits] | None = None
         """The limits as they were last read, and when: see `submit.check_pools`."""
         self.version: str | None = None
+        self.only: Mapping[str, str] = {}
         self.reason: str = ""
         """Recorded with changes of limits."""
-        self.only: Mapping[str, str] = {}
         self._more = more
         self._hurried = asyncio.Event()
         self.clock: Clock = SystemClock()
@@ -392,11 +392,11 @@ class Core:
 
         version  that a limit must have for a change of it to be stored
         only     tags of schedules that may be changed; default all
-        reason   kept with changes of limits
+        reason   kept with changes of limits; default none
         """
         other = copy(self)
-        other.who, other.version, other.reason = who, version, reason
-        other.only = only or self.only
+        other.who, other.version = who, version
+        other.only, other.reason = only or self.only, reason
         return other
 
     async def set_limits(self, changes: list[SetLimit]) -> None:

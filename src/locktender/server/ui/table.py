@@ -10,7 +10,17 @@ from starlette.responses import Response
 from locktender.base.errors import NotFound
 from locktender.server.api.answers import Endpoint, guarded
 from locktender.server.api.routing import Api
-from locktender.server.ui import limits, overview, pools, queue, runs
+from locktender.server.ui import (
+    inbox,
+    limits,
+    overview,
+    pools,
+    queue,
+    run,
+    runs,
+    schedules,
+    workers,
+)
 from locktender.server.ui.assets import PREFIX, serve_asset
 from locktender.server.ui.live import LIVE, LiveStream
 from locktender.server.ui.pages import UiRoute, error_page, ui_endpoint
@@ -22,6 +32,10 @@ PAGES: tuple[UiRoute, ...] = (
     *queue.ROUTES,
     *pools.ROUTES,
     *limits.ROUTES,
+    *run.ROUTES,
+    *workers.ROUTES,
+    *schedules.ROUTES,
+    *inbox.ROUTES,
 )
 
 

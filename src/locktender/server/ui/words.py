@@ -116,6 +116,19 @@ def share(part: float, whole: float) -> int:
     return 0 if whole <= 0 else max(0, min(100, round(100 * part / whole)))
 
 
+def clock(at: datetime) -> str:
+    """`14:03:07.250`, UTC."""
+    return f"{at:%H:%M:%S}.{at.microsecond // 1000:03d}"
+
+
+def size(value: int) -> str:
+    """`812 B`, `4.1 kB`."""
+    for limit, unit in ((1e6, "MB"), (1e3, "kB")):
+        if value >= limit:
+            return f"{value / limit:.3g} {unit}"
+    return f"{value} B"
+
+
 def plural(number: int, word: str, several: str = "") -> str:
     return f"{number:,} {word if number == 1 else several or word + 's'}"
 
@@ -160,6 +173,8 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "about": about,
     "ago": ago,
     "iso": iso,
+    "clock": clock,
+    "size": size,
     "count": count,
     "brief": brief,
     "short": short,
