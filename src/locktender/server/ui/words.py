@@ -147,4 +147,9 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "tag_text": tag_text,
     "gate_family": gate_family,
 }
-GLOBALS: dict[str, Any] = {"address": address, "plural": plural, "share": share, "FAMILIES": FAMILIES}
+GLOBALS: dict[str, Any] = {
+    "address": address,
+    "plural": plural,
+    "share": share,
+    "FAMILIES": FAMILIES,
+}
