@@ -34,6 +34,30 @@ def gate_family(gate: str) -> str:
     return _FAMILY_OF.get(kind) or _FAMILY_OF.get(kind.partition("-")[0], "other")
 
 
+_GATE_TEXTS = {
+    "runs": "run places",
+    "tag": "tag {}",
+    "pool": "pool {}",
+    "reserved": "slots kept in {}",
+    "rate": "rate of {}",
+    "throttle": "throttle {}",
+    "paused": "paused {}",
+    "window": "window of {}",
+    "run": "parallel steps of the run",
+    "event": "event {}",
+    "worker": "a free worker",
+    "offer": "an unanswered offer",
+    "key": "another run of its key",
+    "time": "a time",
+}
+
+
+def gate_text(gate: str) -> str:
+    """`tag:tenant=*acme` → tag tenant=acme."""
+    kind, _, name = gate.partition(":")
+    return _GATE_TEXTS.get(kind, gate).format(name.replace("=*", "=")).strip()
+
+
 def duration(value: timedelta | float | None) -> str:
     """`1.3s`, `4m 12s`; seconds where it is a number."""
     if value is None:
@@ -146,6 +170,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "segment": segment,
     "tag_text": tag_text,
     "gate_family": gate_family,
+    "gate_text": gate_text,
 }
 GLOBALS: dict[str, Any] = {
     "address": address,
