@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import asyncpg
-import django
 import msgspec
 import psycopg
 import psycopg2
@@ -17,6 +16,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
+from tests.support.django_site import configured, use_database
 
 from locktender import (
     AdmissionRejected,
@@ -247,7 +247,7 @@ async def test_connections_of_async_code(client: AsyncClient, postgres_url: str)
         fourth = await client.submit(doubled, 4, connection=raw)
     runs = (first, second, third, fourth)
     assert [await run.result(SECONDS) for run in runs] == [2, 4, 6, 8]
-    wrong = pytest.raises(InvalidInput, match="this client is async")
+    wrong = pytest.raises(InvalidInput, match="the call is async")
     with psycopg.connect(postgres_url) as blocking, wrong:
         await client.submit(doubled, 1, connection=blocking)
 
@@ -260,7 +260,7 @@ def test_an_async_connection_is_refused_by_plain_code(postgres_url: str, tmp_pat
         def __del__(self) -> None:
             pass
 
-    wrong = pytest.raises(InvalidInput, match="this client is not async")
+    wrong = pytest.raises(InvalidInput, match="the connection is async")
     with embedded(postgres_url, work_dir=str(tmp_path)) as engine, wrong:
         engine.submit(doubled, 1, connection=AsyncConnection())
 
@@ -300,22 +300,10 @@ def _dialect(url: str, driver: str) -> str:
 
 
 def _by_django(engine: Any, url: str) -> Any:
-    from django.conf import settings
     from django.db import connections, transaction
 
-    parts = urlsplit(url)
-    database = {
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": parts.path[1:],
-        "USER": parts.username,
-        "PASSWORD": parts.password or "",
-        "HOST": parts.hostname or parse_qs(parts.query)["host"][0],
-        "PORT": parts.port or "",
-    }
-    if not settings.configured:
-        settings.configure(DATABASES={"default": database})
-        django.setup()
-    connections.settings["default"].update(database)
+    configured()
+    use_database(url)
     try:
         with transaction.atomic():
             return engine.submit(doubled, 5, connection=connections["default"])

@@ -63,6 +63,8 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def estimate_us(self) -> int | None:
         """How long it will probably wait: for the slowest of its gates. None where nothing is known."""
+        if any(reason.gate == "pause" for reason in self.reasons):
+            return None
         known = [reason.estimate_us for reason in self.reasons if reason.estimate_us is not None]
         return max(known, default=None)
 
@@ -182,9 +184,11 @@ def _lines(reasons: tuple[Reason, ...], indent: str, now: int) -> list[str]:
                 else ""
             )
             lines.append(f"{indent}    held by {what}{slots}{dead}{told}{_where(holder, now)}")
-        rest = len(reason.holders) - 3 + reason.more_holders
+        rest = max(0, len(reason.holders) - 3) + reason.more_holders
         if rest > 0:
-            lines.append(f"{indent}    and {rest} more")
+            lines.append(
+                f"{indent}    and {rest} more" if reason.holders else f"{indent}    held by {rest}"
+            )
     return lines
 
 

@@ -185,6 +185,23 @@ class ScheduleBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
     catch_up: Literal["none", "last", "all"] = "none"
     max_active: int | None = None
     paused: bool = False
+    tags: TagMap | None = None
+    """Of its runs, beside those of the flow."""
+
+
+class TokenBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """A token to make."""
+
+    name: str
+    """Recorded with every change that is made with it."""
+    scopes: Annotated[
+        list[Literal["read", "submit", "operate", "admin"]], Meta(min_length=1, max_length=4)
+    ]
+    """Each includes those before it."""
+    tags: TagMap | None = None
+    """It sees, submits and changes only what has all of these; none: everything."""
+    expires: Span | None = None
+    """From now on; none: never."""
 
 
 class NoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -214,6 +231,17 @@ class PartQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
     after: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     """`next` of the part before."""
+
+
+class TimelineQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Which part of a timeline, in microseconds from the start of the run."""
+
+    from_us: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    until_us: Annotated[int, Meta(ge=1, le=2**63 - 1)] | UnsetType = UNSET
+    step: Annotated[str, Meta(max_length=500)] = ""
+    """Only items of this step, 200 at most."""
+    after: Annotated[int, Meta(ge=-1, le=2**63 - 1)] = -1
+    """`next` of the part before: an index."""
 
 
 class LogsQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
+
+import msgspec
 
 from locktender.base.announced import AnnouncedFlow
 from locktender.base.model import NewRun
@@ -18,8 +19,7 @@ from locktender.base.schedules import (
 from locktender.store.protocol.base import StoreBase
 
 
-@dataclass(frozen=True, slots=True)
-class SetSchedule:
+class SetSchedule(msgspec.Struct, frozen=True):
     """A change of a schedule by an operator or by code."""
 
     name: str
@@ -27,10 +27,11 @@ class SetSchedule:
     who: str
     spec: ScheduleSpec | None = None
     reason: str = ""
+    only: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
+    """Raises `NotFound` where there is one without all of these tags: it is somebody else's."""
 
 
-@dataclass(frozen=True, slots=True)
-class TickMove:
+class TickMove(msgspec.Struct, frozen=True):
     """What the leader decided on one schedule."""
 
     name: str
@@ -38,10 +39,10 @@ class TickMove:
     """As it was read: nothing is written if it has changed since."""
     state: ScheduleState
     next_at: int | None
-    runs: list[tuple[int, NewRun]] = field(default_factory=list[tuple[int, NewRun]])
+    runs: list[tuple[int, NewRun]] = msgspec.field(default_factory=list[tuple[int, NewRun]])
     """Tick and the run it becomes."""
-    graphs: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    missed: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    graphs: dict[str, bytes] = msgspec.field(default_factory=dict[str, bytes])
+    missed: list[tuple[int, str]] = msgspec.field(default_factory=list[tuple[int, str]])
 
 
 class Naming(StoreBase, Protocol):

@@ -1,0 +1,228 @@
+"""The spans of a run with very many tasks, read in one pass over its history.
+
+`times_of` keeps an object per event and per span: seconds for 100,000 items. This keeps numbers. What a task
+waited at each gate is the same as in `blame`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from locktender.base.events import EventRow
+from locktender.base.graph import Graph, Node
+from locktender.base.states import ENDS, TERMINAL_RUNS, RunState, TaskState
+from locktender.observe.run_times import BACK_OFF, HAND_OFF, LOST, OFFER, PAUSED, WORK
+
+_AGAIN: Final = frozenset({*TERMINAL_RUNS, RunState.HELD})
+_LOST: Final = frozenset({TaskState.ABANDONED, TaskState.HANDED_BACK})
+# Plain text: comparing with a member of an enumeration costs more than all else here.
+_PENDING, _REQUESTED = str(TaskState.PENDING.value), str(TaskState.REQUESTED.value)
+_SCHEDULED, _RUNNING = str(TaskState.SCHEDULED.value), str(TaskState.RUNNING.value)
+
+
+TaskSpan = tuple[int, int, int, str, int]
+"""A part of a task's time: task, start, end, `work`, `hand-off` or a gate, and the attempt from 0.
+
+A plain tuple: there are hundreds of thousands."""
+
+
+class _Data(msgspec.Struct, gc=False):
+    """Of what a change carries only what is needed here: the rest is not even decoded."""
+
+    node: int = -1
+    index: int = -1
+    not_before: int = 0
+    waits: dict[str, int] = {}
+    gate: str = ""
+    lane: str | int = ""
+
+
+class _SlimChange(msgspec.Struct, array_like=True, gc=False):
+    subject: str
+    task: int
+    before: str
+    after: str
+    token: int = 0
+    data: _Data | None = None
+
+
+_read: Callable[[bytes], list[_SlimChange]] = msgspec.json.Decoder(list[_SlimChange]).decode
+_NOTHING: Final = _Data()
+
+
+@dataclass(slots=True)
+class SlimTask:
+    node: int
+    index: int
+    state: str = ""
+    since: int = 0
+    end: int = 0
+    attempt: int = 0
+    asked: _Data = _NOTHING
+    """Of its last request."""
+
+
+@dataclass(slots=True)
+class SlimHistory:
+    """The history of a run since its last retry."""
+
+    start: int
+    end: int
+    tasks: dict[int, SlimTask] = field(default_factory=dict[int, SlimTask])
+    found: list[TaskSpan] = field(default_factory=list[TaskSpan])
+
+    def spans(self, only: Collection[int] | None = None) -> Iterable[TaskSpan]:
+        """All spans of all tasks, or of these; in no order."""
+        return self.found if only is None else [each for each in self.found if each[0] in only]
+
+
+def slim_history(rows: Sequence[EventRow], graph: Graph | None, now: int) -> SlimHistory:
+    return _SlimReader(rows, () if graph is None else graph.nodes, now).read()
+
+
+class _SlimReader:
+    def __init__(self, rows: Sequence[EventRow], nodes: Sequence[Node], now: int) -> None:
+        self._rows = rows
+        self._nodes = nodes
+        self._now = now
+        self._tasks: dict[int, SlimTask] = {}
+        self._found: list[TaskSpan] = []
+        self._pauses: list[tuple[int, int]] = []
+        self._paused_at: int | None = None
+        self._lanes: dict[str | int, str] = {}
+
+    def read(self) -> SlimHistory:
+        start, end = self._rows[0].at if self._rows else self._now, self._now
+        for row in self._rows:
+            at = row.at
+            for change in _read(row.body):
+                if change.subject == "task":
+                    self._changed(change, at)
+                elif change.subject == "run":
+                    if change.after == RunState.QUEUED and change.before in _AGAIN:
+                        start, end = at, self._now
+                        self._tasks, self._found, self._pauses = {}, [], []
+                    elif change.after in TERMINAL_RUNS:
+                        end = at
+                elif change.subject == "pause":
+                    self._pause(change.after, at)
+                elif change.subject == "wait" and change.data is not None and change.data.lane:
+                    self._lanes[change.data.lane] = change.after
+        for number, task in self._tasks.items():
+            if task.state not in ENDS and end > task.since:
+                self._add(number, task, end, None)
+                task.end = end
+        return SlimHistory(start, end, self._tasks, self._found)
+
+    def _pause(self, after: str, at: int) -> None:
+        if after == "paused":
+            self._paused_at = at if self._paused_at is None else self._paused_at
+        elif self._paused_at is not None:
+            self._pauses.append((self._paused_at, at))
+            self._paused_at = None
+
+    def _changed(self, change: _SlimChange, at: int) -> None:
+        after = change.after
+        if after == _PENDING:
+            return
+        number, data = change.task, change.data
+        task = self._tasks.get(number)
+        if task is None:
+            asked = data or _NOTHING
+            self._tasks[number] = SlimTask(asked.node, asked.index, after, at, at, 0, asked)
+            return
+        if at > task.since:
+            self._add(number, task, at, change)
+        if task.state == _RUNNING:
+            task.attempt += 1
+        if after == _REQUESTED:
+            task.asked = data or _NOTHING
+        task.state, task.since, task.end = after, at, at
+
+    def _add(self, number: int, task: SlimTask, end: int, follows: _SlimChange | None) -> None:
+        """What the time since its last change went into."""
+        state = task.state
+        if state == _REQUESTED:
+            self._waited(number, task, end, follows)
+            return
+        what = HAND_OFF
+        if state == _RUNNING:
+            what = LOST if follows is not None and follows.after in _LOST else WORK
+        elif state == _SCHEDULED and follows is not None and follows.after != _RUNNING:
+            what = OFFER
+        self._found.append((number, task.since, end, what, task.attempt))
+
+    def _waited(self, number: int, task: SlimTask, end: int, follows: _SlimChange | None) -> None:
+        start, attempt, found = task.since, task.attempt, self._found
+        node = self._nodes[task.node] if 0 <= task.node < len(self._nodes) else None
+        if node is not None and node.wait is not None:
+            what = "time" if node.event is None else f"event:{node.event.name}"
+            found.append((number, start, end, what, attempt))
+            return
+        if task.asked.not_before > start:
+            until = min(end, task.asked.not_before)
+            found.append((number, start, until, BACK_OFF, attempt))
+            start = until
+        if self._pauses or self._paused_at is not None:
+            open_pause = [] if self._paused_at is None else [(self._paused_at, end)]
+            for left, right in (*self._pauses, *open_pause):
+                paused = min(right, end) - max(left, start)
+                if paused > 0:
+                    found.append((number, start, start + paused, PAUSED, attempt))
+                    start += paused
+        first = ""
+        if follows is not None and follows.data is not None:
+            for what, us in follows.data.waits.items():
+                part = min(us, end - start)
+                if part > 0:
+                    first = first or what
+                    found.append((number, start, start + part, what, attempt))
+                    start += part
+        if end > start:
+            lane = self._lanes.get(task.asked.lane, "") if follows is None else ""
+            found.append(
+                (number, start, end, first or lane or task.asked.gate or HAND_OFF, attempt)
+            )
+
+
+class Bins:
+    """How many items of one step were in which state, bin by bin. Each span costs the same, however long."""
+
+    def __init__(self, start: int, end: int, count: int) -> None:
+        self._start, self._end, self._count = start, max(end, start + 1), count
+        self._width = (self._end - start) / count
+        self._parts: dict[int, list[float]] = {}
+        self._steps: dict[int, list[int]] = {}
+
+    def add(self, what: int, start: int, end: int) -> None:
+        start, end = max(start, self._start), min(end, self._end)
+        if end <= start:
+            return
+        parts = self._parts.get(what)
+        if parts is None:
+            parts = self._parts[what] = [0.0] * self._count
+            self._steps[what] = [0] * (self._count + 1)
+        first, last = (start - self._start) / self._width, (end - self._start) / self._width
+        one, other = min(int(first), self._count - 1), min(int(last), self._count - 1)
+        if one == other:
+            parts[one] += last - first
+            return
+        parts[one] += one + 1 - first
+        parts[other] += last - other
+        steps = self._steps[what]
+        steps[one + 1] += 1
+        steps[other] -= 1
+
+    def series(self) -> dict[int, list[float]]:
+        found: dict[int, list[float]] = {}
+        for what, parts in sorted(self._parts.items()):
+            level, values = 0, list[float]()
+            for part, step in zip(parts, self._steps[what], strict=False):
+                level += step
+                values.append(round(level + part, 2))
+            found[what] = values
+        return found
