@@ -51,6 +51,7 @@ def _settings(
     log_level: Literal["debug", "info", "warning", "error", "critical"] | None = None,
     max_value: int | str | None = None,
     blob_over: int | str | None = None,
+    blob_url: str | None = None,
     strict_pools: bool | None = None,
     placement: Literal["spread", "pack"] | None = None,
     age_boost: Duration | None = None,
@@ -124,7 +125,8 @@ def embedded(
     continuous_audit     True   check the history beside the work, with a twentieth of one core at most
     work_dir, log_level         `.locktender/work` (or beside the file), "info"
     max_value            2MB    a larger argument or result is refused;
-    blob_over            256kB  above this it is stored apart
+    blob_over            256kB  above this it is stored apart,
+    blob_url                    at this url, e.g. "s3://bucket/folder"; else in the store
     strict_pools         False  refuse steps that need a pool that was never set
     placement            spread "spread" over workers, or "pack" onto few
     age_boost            0      a run gains one priority per this much waiting; 0 is off
