@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from locktender.client.client import Client
     from locktender.client.schedules import ScheduleInfo
 
-Name = Annotated[str, typer.Argument(metavar="NAME")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule.")]
 NONE = "[dim]No schedules yet.[/] Set one: locktender schedules set nightly FLOW --cron '0 3 * * *'"
 
 
