@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Final
+
+import msgspec
 
 from locktender.base.clock import SECOND
 from locktender.base.model import Failure, RunRow, Stubborn, WorkerRow
@@ -26,8 +27,7 @@ def moment(at: int | None) -> datetime | None:
     return instant(at) if at else None
 
 
-@dataclass(frozen=True, slots=True)
-class RunInfo:
+class RunInfo(msgspec.Struct, frozen=True):
     """A run at the moment of reading. Times are UTC."""
 
     id: str
@@ -69,16 +69,14 @@ class RunInfo:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class QueueInfo:
+class QueueInfo(msgspec.Struct, frozen=True):
     """A queued run and its position, from 1, in the order in which runs start."""
 
     position: int
     run: RunInfo
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressInfo:
+class ProgressInfo(msgspec.Struct, frozen=True):
     """What a body reported last with `current().progress(...)`."""
 
     done: float
@@ -90,8 +88,7 @@ class ProgressInfo:
         return f"{self.done:g}{of} {self.message}".rstrip()
 
 
-@dataclass(frozen=True, slots=True)
-class StubbornInfo:
+class StubbornInfo(msgspec.Struct, frozen=True):
     """A running attempt that was asked to stop and has not: it keeps its permit and its slots until it ends."""
 
     task: int
@@ -107,8 +104,7 @@ class StubbornInfo:
         return cls(row.task, row.step, row.reason, instant(row.since))
 
 
-@dataclass(frozen=True, slots=True)
-class LogInfo:
+class LogInfo(msgspec.Struct, frozen=True):
     """One line that a body logged."""
 
     at: datetime
@@ -123,8 +119,7 @@ class LogInfo:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class TaskInfo:
+class TaskInfo(msgspec.Struct, frozen=True):
     """A task: a plain step of a run, or one item of a mapped one."""
 
     id: int
@@ -157,8 +152,7 @@ class TaskInfo:
     """Its result is that of an earlier call with the same arguments: no body ran."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeInfo:
+class NodeInfo(msgspec.Struct, frozen=True):
     """A step's call in the graph of a run."""
 
     name: str
@@ -173,10 +167,17 @@ class NodeInfo:
     """`sleep`, `until` or `event`: it has no body."""
     tasks: Mapping[str, int]
     """How many of its tasks are in which state now."""
+    run_if: str = "success"
+    """Whether it runs after a `failure` of what it waits for, `always`, or only after `success`."""
+    condition: str = ""
+    """What must be true for it to run, besides; constants are not named."""
+    event: str | None = None
+    """What it waits for."""
+    schema: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    """JSON schema of the event's payload; empty: any."""
 
 
-@dataclass(frozen=True, slots=True)
-class GraphInfo:
+class GraphInfo(msgspec.Struct, frozen=True):
     """The steps of a run and how they depend on each other."""
 
     flow: str
@@ -185,8 +186,7 @@ class GraphInfo:
     nodes: Sequence[NodeInfo]
 
 
-@dataclass(frozen=True, slots=True)
-class EventInfo:
+class EventInfo(msgspec.Struct, frozen=True):
     """One change of state."""
 
     seq: int
@@ -205,8 +205,7 @@ class EventInfo:
     `renewed` (with the worker's lease), `released` (`data`: released) or `expired` (its worker was lost)."""
 
 
-@dataclass(frozen=True, slots=True)
-class PoolInfo:
+class PoolInfo(msgspec.Struct, frozen=True):
     """A pool: its limit, its use and what waits for it at the moment of reading."""
 
     name: str
@@ -235,8 +234,7 @@ class PoolInfo:
         return "unlimited" if self.limit is None else str(self.limit)
 
 
-@dataclass(frozen=True, slots=True)
-class LimitInfo:
+class LimitInfo(msgspec.Struct, frozen=True):
     """One rule that is stored: what is in force, and what it would be after a reset."""
 
     kind: str
@@ -251,8 +249,7 @@ class LimitInfo:
     """Another one after every change of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class LimitChangeInfo:
+class LimitChangeInfo(msgspec.Struct, frozen=True):
     """One change of a limit: when, by whom, from what to what."""
 
     at: datetime
@@ -264,8 +261,7 @@ class LimitChangeInfo:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerInfo:
+class WorkerInfo(msgspec.Struct, frozen=True):
     """A worker as it last described itself."""
 
     id: str
@@ -357,17 +353,16 @@ class WorkerInfo:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Requested:
+class Requested(msgspec.Struct, frozen=True):
     """What was asked of the leader. A request is durable: without a leader it is carried out when one comes."""
 
     ids: tuple[str, ...]
     """What the request concerns."""
     leader: bool
     """Whether there is a leader now, so that it is carried out at once."""
-    over: tuple[str, ...] = field(default=())
+    over: tuple[str, ...] = ()
     """What was left out because it had ended already."""
-    started: tuple[str, ...] = field(default=())
+    started: tuple[str, ...] = ()
     """What was left out because it had started: `queue` leaves such runs alone."""
 
     def __str__(self) -> str:
