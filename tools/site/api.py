@@ -43,7 +43,7 @@ PAGES = (
         " there they are awaited.",
         (
             "embedded", "connect", "embedded_async", "connect_async", "Client", "Run", "AsyncClient", "AsyncRun",
-            "Submission", "HeldSlots",
+            "Submission", "submit_in", "submit_in_async", "HeldSlots",
         ),
     ),
 )  # fmt: skip

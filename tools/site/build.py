@@ -51,7 +51,7 @@ def build(to: Path) -> Path:
 
 
 def _list_the_rest(source: Path) -> None:
-    """Pages of docs/ that no list of contents names stand at the end of the guides."""
+    """Pages that no list of contents names: those of design/ go behind the others of it, the rest into the guides."""
     named = {"index"}
     for page in source.rglob("*.md"):
         for listed in re.findall(r"```{toctree}\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
@@ -59,10 +59,18 @@ def _list_the_rest(source: Path) -> None:
                 if line and not line.startswith(":"):
                     at = os.path.normpath(page.parent / line.strip())
                     named.add(str(Path(at).relative_to(source)))
-    rest = [each.stem for each in sorted(source.glob("*.md")) if each.stem not in named]
-    guides = source / "guides.md"
-    text = guides.read_text(encoding="utf-8").rstrip().removesuffix("```")
-    guides.write_text("\n".join([text.rstrip(), *rest, "```", ""]), encoding="utf-8")
+    pages = [each.relative_to(source).with_suffix("") for each in sorted(source.rglob("*.md"))]
+    rest = [each for each in pages if str(each) not in named]
+    for list_ in ("understand/index", "guides"):
+        page = source / f"{list_}.md"
+        design = list_ != "guides"
+        lines = [
+            os.path.relpath(source / each, page.parent)
+            for each in rest
+            if (each.parts[0] == "design") is design
+        ]
+        text = page.read_text(encoding="utf-8").rstrip().removesuffix("```").rstrip()
+        page.write_text("\n".join([text, *lines, "```", ""]), encoding="utf-8")
 
 
 def _relinked(page: Path, source: Path) -> str:

@@ -35,6 +35,11 @@ ERRORS: Final[dict[str, CodeText]] = _texts(
         "Open a new client. Runs stay in the store: `client.runs.get(id)` finds them.",
     ),
     (
+        "command_failed",
+        "A command that starts or ends workers failed, timed out or printed what cannot be read.",
+        "The message has its output. Run the command by hand; a cool-down follows, and no task fails.",
+    ),
+    (
         "conflict",
         "The state of the run does not allow the request; the field `state` has it.",
         "Read the run again and decide anew: an ended run cannot be cancelled, a running run cannot be retried.",
@@ -145,6 +150,11 @@ ERRORS: Final[dict[str, CodeText]] = _texts(
         "Repeat after `Retry-After`, or start another server.",
     ),
     (
+        "role_refused",
+        "The database role of this process may not do that. Nothing was stored.",
+        "`locktender db grant-worker` and `grant-submit` give a role what it needs, and nothing else.",
+    ),
+    (
         "run_cancelled",
         "`result()` of a run that somebody cancelled, or that a later run of its key replaced.",
         "`locktender events RUN` says who and why. `locktender runs retry RUN` runs it again.",
@@ -188,6 +198,11 @@ ERRORS: Final[dict[str, CodeText]] = _texts(
         "too_large",
         "The body of the request has more than 2 MB.",
         "Store large values elsewhere and submit a path or a url.",
+    ),
+    (
+        "unauthorized",
+        "The request has no token, or one that is unknown, expired or revoked.",
+        "Send `authorization: Bearer TOKEN`; `locktender tokens create` makes one.",
     ),
     (
         "unavailable",
