@@ -27,6 +27,11 @@ OPTIONAL = ("locktender.testing",)
 THEIRS = {"args", "kwargs", "shared", "self", "cls", "fn"}
 """Arguments of the user's own function, and the function."""
 
+ELSEWHERE = re.compile(
+    r"same options|the options of\s+`@step`|as `pause` takes it|([Aa]s|those of) `submit|`submit_in"
+)
+"""A docstring that says where its options are described."""
+
 
 def error_codes() -> dict[str, str]:
     """Code → a class that has it, of the whole package."""
@@ -108,7 +113,7 @@ def test_every_option_is_in_the_docstring(name: str, value: Any):
         for each in inspect.signature(value).parameters.values()
         if each.kind is each.KEYWORD_ONLY and each.name not in THEIRS
     ]
-    if re.search(r"same options|the options of\s+`@step`|as `pause` takes it|([Aa]s|those of) `submit", doc):
+    if ELSEWHERE.search(doc):
         return
     assert [each for each in optional if not re.search(rf"\b{each}\b", doc)] == []
 

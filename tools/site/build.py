@@ -51,7 +51,7 @@ def build(to: Path) -> Path:
 
 
 def _list_the_rest(source: Path) -> None:
-    """Pages that no list of contents names: those of design/ go behind the others of it, the rest into the guides."""
+    """Pages that no list of contents names: those of design/ stand with the others, the rest in the guides."""
     named = {"index"}
     for page in source.rglob("*.md"):
         for listed in re.findall(r"```{toctree}\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
