@@ -83,10 +83,10 @@ def show(shell: Context, name: Name) -> None:
         f" · {'declared by code' if info.source == 'declared' else 'set by an operator'}"
     )
     for tick in info.next:
-        shell.say(f"  next  {tick:%Y-%m-%d %H:%M:%S %Z}")
+        shell.say(f"  next    {tick:%Y-%m-%d %H:%M:%S %Z}")
     for each in info.last:
         shell.say(
-            f"  {each.outcome:6}{each.tick:%Y-%m-%d %H:%M:%S %Z}  {escape(each.run or each.reason)}"
+            f"  {each.outcome:8}{each.tick:%Y-%m-%d %H:%M:%S %Z}  {escape(each.run or each.reason)}"
         )
 
 
