@@ -14,7 +14,7 @@ import getpass
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context
 from copy import copy
@@ -245,6 +245,9 @@ class Core:
         self.limits_read: tuple[int, Limits] | None = None
         """The limits as they were last read, and when: see `submit.check_pools`."""
         self.version: str | None = None
+        self.only: Mapping[str, str] = {}
+        self.reason: str = ""
+        """Recorded with changes of limits."""
         self._more = more
         self._hurried = asyncio.Event()
         self.clock: Clock = SystemClock()
@@ -378,13 +381,22 @@ class Core:
             )
         return row
 
-    def acting(self, who: str, version: str | None = None) -> Core:
+    def acting(
+        self,
+        who: str,
+        version: str | None = None,
+        only: Mapping[str, str] | None = None,
+        reason: str = "",
+    ) -> Core:
         """The same for changes by `who`, which is recorded with each. It must not be closed.
 
-        `version`: that a limit must have for a change of it to be stored.
+        version  that a limit must have for a change of it to be stored
+        only     tags of schedules that may be changed; default all
+        reason   kept with changes of limits; default none
         """
         other = copy(self)
         other.who, other.version = who, version
+        other.only, other.reason = only or self.only, reason
         return other
 
     async def set_limits(self, changes: list[SetLimit]) -> None:
@@ -397,6 +409,8 @@ class Core:
                 else each
                 for each in changes
             ]
+        if self.reason:
+            changes = [msgspec.structs.replace(each, reason=self.reason) for each in changes]
         await self.store.set_limit(changes)
         self.limits_read = None
         self.changed()

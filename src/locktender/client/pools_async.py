@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,7 +17,10 @@ from locktender.base.states import TaskState
 from locktender.base.tracebacks import public
 from locktender.client.core import Core
 from locktender.client.views import UNSET, PoolInfo, Unset
-from locktender.store.protocol import SetLimit
+from locktender.store.protocol import SetLimit, Snapshot
+
+if TYPE_CHECKING:
+    from locktender.kernel.scheduler import Scheduler
 
 _dump = msgspec.json.Encoder().encode
 _rule = msgspec.json.Decoder(PoolRule).decode
@@ -89,29 +92,7 @@ class AsyncPools:
         self._core.guard.check()
         from locktender.observe.rebuilt import rebuild
 
-        scheduler, snapshot = await rebuild(self._core.store)
-        used: dict[str, int] = {}
-        waiting: dict[str, int] = {}
-        for entry in scheduler.lifecycle.tasks.values():
-            if entry.state == TaskState.REQUESTED:
-                for pool, _ in entry.pools:
-                    waiting[pool] = waiting.get(pool, 0) + 1
-        for pool, (gate, *_) in scheduler.ledger.slot_gates.items():
-            used[pool] = gate.used
-        rows = {row.name: row for row in snapshot.limit_rows if row.kind == "pool"}
-        sources = {name: _source(row) for name, row in rows.items()}
-        names = sources.keys() | waiting.keys() | {pool for pool, n in used.items() if n}
-        return [
-            _info(
-                pool,
-                snapshot.limits.pool(pool),
-                sources.get(pool, "none"),
-                used.get(pool, 0),
-                waiting.get(pool, 0),
-                rows.get(pool),
-            )
-            for pool in sorted(names)
-        ]
+        return pool_infos(*await rebuild(self._core.store))
 
     async def pause(self, name: str) -> None:
         """Starts nothing more that needs the pool; running tasks keep their slots until they end."""
@@ -185,6 +166,32 @@ class AsyncPools:
 
     async def _change(self, changes: list[SetLimit]) -> None:
         await self._core.set_limits(changes)
+
+
+def pool_infos(scheduler: Scheduler, snapshot: Snapshot) -> PoolInfos:
+    """Every pool, from one reading of all active work."""
+    used: dict[str, int] = {}
+    waiting: dict[str, int] = {}
+    for entry in scheduler.lifecycle.tasks.values():
+        if entry.state == TaskState.REQUESTED:
+            for pool, _ in entry.pools:
+                waiting[pool] = waiting.get(pool, 0) + 1
+    for pool, (gate, *_) in scheduler.ledger.slot_gates.items():
+        used[pool] = gate.used
+    rows = {row.name: row for row in snapshot.limit_rows if row.kind == "pool"}
+    sources = {name: _source(row) for name, row in rows.items()}
+    names = sources.keys() | waiting.keys() | {pool for pool, n in used.items() if n}
+    return [
+        _info(
+            pool,
+            snapshot.limits.pool(pool),
+            sources.get(pool, "none"),
+            used.get(pool, 0),
+            waiting.get(pool, 0),
+            rows.get(pool),
+        )
+        for pool in sorted(names)
+    ]
 
 
 def _rate_patch(rate: Any, burst: Any) -> dict[str, Any]:

@@ -173,7 +173,7 @@ class NodeInfo(msgspec.Struct, frozen=True):
     """What must be true for it to run, besides; constants are not named."""
     event: str | None = None
     """What it waits for."""
-    schema: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    schema: Mapping[str, Any] = {}
     """JSON schema of the event's payload; empty: any."""
 
 

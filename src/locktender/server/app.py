@@ -39,10 +39,13 @@ from locktender.server.api.routing import Api, endpoint
 from locktender.server.api.streams import Followers
 from locktender.server.api.submitting import SubmitGroups
 from locktender.server.api.table import PREFIX, TABLE
+from locktender.server.api.tenancy import check_tenant, public_health
 from locktender.server.api.token_access import Identified, TokenAccess
 from locktender.server.options import Forwarded, HttpOptions
-from locktender.server.state import STORE_SECONDS, DemandAnswers, Fresh, HealthAnswers
-from locktender.server.ui.live import LIVE, LiveFeed
+from locktender.server.state import STORE_SECONDS, DemandAnswers, Fresh, Health, HealthAnswers
+from locktender.server.ui.live import LIVE
+from locktender.server.ui.pages import login_form
+from locktender.server.ui.reading import SharedReadings
 from locktender.server.ui.table import missing, ui_endpoints
 from locktender.store.protocol import Store
 
@@ -148,7 +151,7 @@ class App:
         self._metrics = Fresh(self._text, METRICS_SECONDS)
         self._groups = SubmitGroups(core)
         self._followers = Followers(core)
-        self._feed = LiveFeed(core)
+        self._readings = SharedReadings(core)
         page: Callable[[Request], Response] | None = None
         endpoints: dict[str, dict[str, Endpoint]] = {
             "/health": {"GET": guarded(self.health)},
@@ -162,11 +165,11 @@ class App:
             for route in TABLE:
                 found = endpoints.setdefault(f"{PREFIX}{route.path}", {})
                 found[route.method] = endpoint(made, route)
-            for path, methods in login_routes(self._access).items():
+            for path, methods in login_routes(self._access, login_form).items():
                 endpoints[path] = {name: guarded(each) for name, each in methods.items()}
             for path, (body, kind, headers) in _documents().items():
                 endpoints[path] = {"GET": guarded(_fixed(made, body, kind, headers))}
-            endpoints |= ui_endpoints(made, self._feed)
+            endpoints |= ui_endpoints(made, self._readings)
             page = partial(missing, made)
         elif demand:
             endpoints[DEMAND] = {"GET": guarded(self.demand)}
@@ -184,23 +187,31 @@ class App:
     async def stop_streams(self) -> None:
         """Ends the connections that follow events: they would last."""
         await self._followers.close()
-        await self._feed.close()
+        await self._readings.feed.close()
 
     async def close(self) -> None:
         await self._groups.close()
+        await self._readings.close()
         await self._access.close()
         for each in (self._health, self._demand, self._metrics, self._held_up, self._open_runs):
             await each.close()
 
     async def health(self, _request: Request) -> Response:
         found, fit = await self._health.answer()
-        return answer(found, 200 if fit else 503)
+        return answer(self._seen(found), 200 if fit else 503)
+
+    def _seen(self, found: Health) -> Health:
+        """With tokens `/api/v1/health` has the names, for those who may read."""
+        return public_health(found) if self._guarded else found
 
     async def ready(self, _request: Request) -> Response:
         found, fit = await self._health.answer()
-        return answer(found, 200 if fit and found.leader is not None else 503)
+        return answer(self._seen(found), 200 if fit and found.leader is not None else 503)
 
-    async def metrics(self, _request: Request) -> Response:
+    async def metrics(self, request: Request) -> Response:
+        if self._guarded:
+            # Tag values are labels there.
+            check_tenant(who_asks(self._access, request, "read"), "none")
         return raw(await self._metrics.get(METRICS_TIMEOUT_SECONDS), prometheus.CONTENT_TYPE)
 
     async def demand(self, _request: Request) -> Response:

@@ -159,6 +159,10 @@ class Fresh(Generic[T]):
             raise TimeoutError
         return task.result()
 
+    def drop(self) -> None:
+        """The next one who asks gets a new answer: something was changed here."""
+        self._good_until = 0.0
+
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -14,8 +15,11 @@ from locktender.client import views
 from locktender.client.client_async import AsyncClient
 from locktender.client.views import LimitChangeInfo, LimitInfo, PoolInfo
 from locktender.server.api.bodies import LimitBody, PageQuery, PoolBody, TagLimitBody
+from locktender.server.api.principal import Principal
 from locktender.server.api.routing import ApiCall, ApiRoute, Reply
+from locktender.server.api.tenancy import shown_limit, shown_pool
 
+T = TypeVar("T")
 IF_MATCH = {
     "If-Match": "The ETag of the last answer: the change is refused with 412 if it is older."
 }
@@ -59,11 +63,23 @@ def _tagged(value: PoolInfo | LimitInfo) -> Reply:
 
 
 async def list_pools(call: ApiCall) -> Reply:
-    return Reply(PoolPage(await call.client.pools.list()))
+    return Reply(PoolPage(_theirs(call, shown_pool, await call.client.pools.list())))
 
 
 async def get_pool(call: ApiCall) -> Reply:
-    return _tagged(await call.client.pools.get(_pool(call)))
+    name = _pool(call)
+    found = _theirs(call, shown_pool, [await call.client.pools.get(name)])
+    if not found:
+        raise NotFound(f"there is no pool {name!r}.", field="pool", got=name)
+    return _tagged(found[0])
+
+
+def _theirs(call: ApiCall, shown: Callable[[Principal, T], T | None], every: list[T]) -> list[T]:
+    """What the principal may know of these."""
+    if not call.principal.tags:
+        return every
+    found = (shown(call.principal, each) for each in every)
+    return [each for each in found if each is not None]
 
 
 async def set_pool(call: ApiCall) -> Reply:
@@ -103,7 +119,7 @@ def _pool(call: ApiCall) -> str:
 
 
 async def list_limits(call: ApiCall) -> Reply:
-    return Reply(LimitPage(await call.client.limits.list()))
+    return Reply(LimitPage(_theirs(call, shown_limit, await call.client.limits.list())))
 
 
 async def get_limit(call: ApiCall) -> Reply:
@@ -162,7 +178,8 @@ async def list_limit_changes(call: ApiCall) -> Reply:
 
 
 async def _limit(call: ApiCall, name: str) -> LimitInfo:
-    found = {each.name: each for each in await call.client.limits.list()}
+    every = _theirs(call, shown_limit, await call.client.limits.list())
+    found = {each.name: each for each in every}
     if name not in found:
         raise NotFound(
             f"there is no limit {name!r}.", field="limit", got=name, hint=did_you_mean(name, found)
@@ -179,8 +196,8 @@ def _text(value: Any) -> str:
 _CHANGES = (404, 412, 413, 415, 422)
 _MOVES = (404, 412, 422)
 ROUTES = (
-    ApiRoute("GET", "/pools", "read", list_pools, "Pools and their use", PoolPage),
-    ApiRoute("GET", "/pools/{pool}", "read", get_pool, "One pool", PoolInfo, refuses=(404, 422)),
+    ApiRoute("GET", "/pools", "read", list_pools, "Pools and their use", PoolPage, tenant="numbers"),
+    ApiRoute("GET", "/pools/{pool}", "read", get_pool, "One pool", PoolInfo, refuses=(404, 422), tenant="numbers"),
     ApiRoute(
         "PUT", "/pools/{pool}", "operate", set_pool, "Set what is given of a pool", PoolInfo,
         body=PoolBody, refuses=_CHANGES, headers=IF_MATCH, example={"limit": 4, "rate": "60/min"},
@@ -201,12 +218,14 @@ ROUTES = (
         "POST", "/pools/{pool}/reset", "operate", reset_pool, "Go back to what code declares", Removed,
         refuses=_MOVES, headers=IF_MATCH,
     ),
-    ApiRoute("GET", "/limits", "read", list_limits, "Every limit but pools", LimitPage),
+    ApiRoute("GET", "/limits", "read", list_limits, "Every limit but pools", LimitPage, tenant="numbers"),
     ApiRoute(
         "GET", "/limit-changes", "read", list_limit_changes, "Who changed which limit", LimitChanges,
         query=PageQuery, refuses=(422,),
     ),
-    ApiRoute("GET", "/limits/{limit}", "read", get_limit, "One limit", LimitInfo, refuses=(404,)),
+    ApiRoute(
+        "GET", "/limits/{limit}", "read", get_limit, "One limit", LimitInfo, refuses=(404,), tenant="numbers",
+    ),
     ApiRoute(
         "PUT", "/limits/{limit}", "operate", set_limit, "Set a limit by its name", LimitInfo,
         body=LimitBody, refuses=_CHANGES, headers=IF_MATCH, example={"value": 20},

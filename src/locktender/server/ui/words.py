@@ -34,6 +34,30 @@ def gate_family(gate: str) -> str:
     return _FAMILY_OF.get(kind) or _FAMILY_OF.get(kind.partition("-")[0], "other")
 
 
+_GATE_TEXTS = {
+    "runs": "run places",
+    "tag": "tag {}",
+    "pool": "pool {}",
+    "reserved": "slots kept in {}",
+    "rate": "rate of {}",
+    "throttle": "throttle {}",
+    "paused": "paused {}",
+    "window": "window of {}",
+    "run": "parallel steps of the run",
+    "event": "event {}",
+    "worker": "a free worker",
+    "offer": "an unanswered offer",
+    "key": "another run of its key",
+    "time": "a time",
+}
+
+
+def gate_text(gate: str) -> str:
+    """`tag:tenant=*acme` → tag tenant=acme."""
+    kind, _, name = gate.partition(":")
+    return _GATE_TEXTS.get(kind, gate).format(name.replace("=*", "=")).strip()
+
+
 def duration(value: timedelta | float | None) -> str:
     """`1.3s`, `4m 12s`; seconds where it is a number."""
     if value is None:
@@ -80,6 +104,19 @@ def share(part: float, whole: float) -> int:
     return 0 if whole <= 0 else max(0, min(100, round(100 * part / whole)))
 
 
+def clock(at: datetime) -> str:
+    """`14:03:07.250`, UTC."""
+    return f"{at:%H:%M:%S}.{at.microsecond // 1000:03d}"
+
+
+def size(value: int) -> str:
+    """`812 B`, `4.1 kB`."""
+    for limit, unit in ((1e6, "MB"), (1e3, "kB")):
+        if value >= limit:
+            return f"{value / limit:.3g} {unit}"
+    return f"{value} B"
+
+
 def plural(number: int, word: str, several: str = "") -> str:
     return f"{number:,} {word if number == 1 else several or word + 's'}"
 
@@ -123,6 +160,8 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "duration_us": duration_us,
     "ago": ago,
     "iso": iso,
+    "clock": clock,
+    "size": size,
     "count": count,
     "brief": brief,
     "short": short,
@@ -131,5 +170,11 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "segment": segment,
     "tag_text": tag_text,
     "gate_family": gate_family,
+    "gate_text": gate_text,
 }
-GLOBALS: dict[str, Any] = {"address": address, "plural": plural, "share": share, "FAMILIES": FAMILIES}
+GLOBALS: dict[str, Any] = {
+    "address": address,
+    "plural": plural,
+    "share": share,
+    "FAMILIES": FAMILIES,
+}

@@ -341,8 +341,6 @@ class PostgresStore(
         """How often the connection that listens was lost and made anew."""
         return 0 if self._state is None else self._state.listener.replaced
 
-    # -- workers that are asked for
-
     async def provision(self, provision: Provision) -> None:
         await self._write(lambda tx: leader_verbs.provision(tx, provision))
 

@@ -173,6 +173,13 @@
     else if (on("[data-dismiss]")) on("[data-toast]").remove();
     else if (event.target instanceof HTMLDialogElement) event.target.close();
   });
+  document.addEventListener("change", (event) => {
+    if (event.target.matches?.("[data-submit]")) event.target.form.requestSubmit();
+  });
+  document.addEventListener("submit", (event) => {
+    // What is empty does not stand in the address.
+    if (event.target.method === "get") for (const each of event.target.elements) if (each.name && !each.value) each.disabled = true;
+  });
   document.addEventListener("htmx:afterSwap", (event) => {
     if (event.detail.target.id === "dialog" && !event.detail.target.open) {
       event.detail.target.showModal();
