@@ -23,7 +23,7 @@ FENCE = re.compile(
 )
 NOT_RUN = re.compile(r"<!-- not run: (\S.*?) -->")
 FILE = re.compile(r"<!-- file: (\S+) -->")
-RUN_BY = re.compile(r"<!-- blocks are run by (\S+) -->")
+RUN_BY = re.compile(r"^<!-- blocks are run by (\S+) -->$", re.MULTILINE)
 
 
 class Block(NamedTuple):

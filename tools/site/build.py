@@ -24,6 +24,8 @@ from tools.site import api, lists
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 """Pages that stand beside docs/ in the repository."""
+ANCHOR = re.compile(r'^<a id="([\w-]+)"></a>\n+', re.MULTILINE)
+"""A place in a page that is no heading, as GitHub knows it."""
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 
 
@@ -100,9 +102,15 @@ def _relinked(page: Path, source: Path) -> str:
             return found[0]
         if copy.is_dir():
             copy /= "index.md"
+        if copy.suffix == ".md" and copy.exists() and found[3]:
+            text = copy.read_text(encoding="utf-8")
+            label = f"({copy.stem}-{found[3][1:]})="
+            if f'<a id="{found[3][1:]}"></a>' in text or label in text:
+                return f"{found[1]}#{label[1:-2]}{found[4]}"
         return f"{found[1]}{os.path.relpath(copy, page.parent)}{found[3] or ''}{found[4]}"
 
-    return LINK.sub(led, page.read_text(encoding="utf-8"))
+    text = ANCHOR.sub(rf"({page.stem}-\1)=\n\n", page.read_text(encoding="utf-8"))
+    return LINK.sub(led, text)
 
 
 def _examples() -> str:

@@ -110,6 +110,16 @@ ERRORS: Final[dict[str, CodeText]] = _texts(
         "`locktender config show` lists every setting, its value and where the value comes from.",
     ),
     (
+        "kubernetes",
+        "The API of Kubernetes refused a request of the provisioner.",
+        "The message has its status and answer. Check the rights of the service account.",
+    ),
+    (
+        "kubernetes_unreachable",
+        "The API of Kubernetes does not answer.",
+        "The provisioner tries again after a cool-down; no task fails. Check address and network.",
+    ),
+    (
         "lease_lost",
         "Slots that `slots()` held are free again: the process could not renew its lease in time.",
         "Stop the work that the slots protect, and take the slots again.",
