@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.locktender-installed
 BROWSER := .venv/.locktender-browser
 
-.PHONY: setup test test-fast test-portable test-long check demo picture vendor bench bench-record bench-peers clean
+.PHONY: setup test test-fast test-portable test-long check demo picture vendor bench bench-record bench-peers docs docs-serve clean
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml
@@ -79,5 +79,13 @@ bench-record: $(STAMP)
 bench-peers: $(STAMP)
 	$(BIN)/python -m bench.peers $(ARGS)
 
+# The site, in .docs/html; a broken link fails it.
+docs: $(STAMP)
+	$(BIN)/python -m tools.site.build
+
+# The same, on http://127.0.0.1:8480/.
+docs-serve: $(STAMP)
+	$(BIN)/python -m tools.site.build --serve 8480
+
 clean:
-	rm -rf .venv .bench .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .bench .docs .pytest_cache .ruff_cache .hypothesis
