@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from locktender.base.states import TaskState
 from locktender.cli.context import Context, Expected, command, group
 from locktender.cli.tables import ago, shorten, table
 
 if TYPE_CHECKING:
     from locktender.client.client import Client
-    from locktender.client.views import PoolInfo
-    from locktender.store.protocol import Store
+    from locktender.client.views import PoolHolder, PoolInfo
 
 
 Name = Annotated[
@@ -71,13 +68,13 @@ def info(shell: Context, name: Name) -> None:
     """One pool, with the tasks that hold slots of it."""
     with shell.connect() as client:
         pool = client.pools.get(name)
-    with shell.read() as reading:
-        holders, now = reading.call(_holders(reading.store, name))
+        found = client.pools.holders(name)
+    holders, now = found.holders, found.now
     if shell.json:
         import msgspec
 
-        found: dict[str, Any] = msgspec.to_builtins(pool)
-        shell.data({**found, "holders": holders})
+        shown: dict[str, Any] = msgspec.to_builtins(pool)
+        shell.data({**shown, "holders": holders})
         return
 
     columns = ("pool…", ">used", ">limit", ">waiting", "lease", "rate", "state", "set by")
@@ -90,64 +87,6 @@ def info(shell: Context, name: Name) -> None:
         )
     else:
         shell.say("[dim]No slot is held now.[/]")
-
-
-@dataclass(frozen=True, slots=True)
-class PoolHolder:
-    """One attempt that holds slots."""
-
-    run: str
-    task: int
-    step: str
-    slots: int
-    since: datetime | None
-    """None where its worker is dead: the row has the next attempt."""
-    worker: str | None
-    state: str
-    """`running`, `offered`, `stalled` (its worker's lease has passed, the process lives), or `dead`: its worker is
-    gone and the slots are kept until the pool's own lease has passed."""
-    lease_until: datetime | None
-    """When the slots come free if the worker is not heard of any more, the pool's own lease included."""
-
-
-async def _holders(store: Store, pool: str) -> tuple[list[PoolHolder], datetime]:
-    """The attempts that hold slots of a pool, and the time, from the rows that usage is derived from."""
-    from locktender.base.ids import run_of
-    from locktender.client.run_details import node_of, nodes_of, slots_of
-    from locktender.client.views import instant, moment
-
-    snapshot = await store.load()
-    runs = {row.seq: row for row in (*snapshot.runs, *snapshot.held)}
-    tasks = {task.id: task for task in (*snapshot.tasks, *snapshot.held_tasks)}
-    leases = {worker.id: worker.lease_until for worker in snapshot.workers}
-    rule = snapshot.limits.pool(pool)
-    own_lease = 0 if rule is None else rule.lease_us or 0
-
-    async def where(task: int) -> tuple[str, int, str]:
-        run, row = runs.get(run_of(task)), tasks.get(task)
-        if run is None or row is None:
-            return f"number {run_of(task)}", task, ""
-        return run.id, task, node_of(await nodes_of(store, run.graph), row).name
-
-    found: list[PoolHolder] = []
-    for linger in snapshot.lingers:
-        if linger.pool == pool:
-            of = await where(linger.task)
-            until = instant(linger.until)
-            found.append(PoolHolder(*of, linger.slots, None, linger.worker, "dead", until))
-    living: list[PoolHolder] = []
-    for task in tasks.values():
-        slots = slots_of(task).get(pool)
-        if slots is not None:
-            lease = leases.get(task.worker or "", 0)
-            offered = task.state == TaskState.SCHEDULED
-            state = "stalled" if lease < snapshot.now else "offered" if offered else "running"
-            since = instant(task.scheduled_at if offered else task.started_at or task.scheduled_at)
-            until = moment(lease and lease + own_lease)
-            of = await where(task.id)
-            living.append(PoolHolder(*of, slots, since, task.worker, state, until))
-    living.sort(key=lambda holder: (holder.since, holder.task))
-    return found + living, instant(snapshot.now)
 
 
 def _holder_row(holder: PoolHolder, run: str, now: datetime) -> list[str]:

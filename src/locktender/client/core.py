@@ -104,6 +104,15 @@ PAUSE_PER_WAITER_SECONDS = 0.000_005
 """Pauses between two looks: a busy process beside this one must not make it read all the time."""
 
 
+def goes_on(run_id: str, state: str, timeout_us: int | None) -> WaitTimeout:
+    return WaitTimeout(
+        f"run {run_id} is still {state} after {spoken(timeout_us or 0)}; it goes on.",
+        field="timeout",
+        got=None if timeout_us is None else timeout_us / SECOND,
+        hint=f"Wait longer, or ask: locktender why {run_id}.",
+    )
+
+
 class RunWaiter:
     def __init__(self, store: Store, engine: Engine | None, guard: ClientGuard) -> None:
         self._store = store
@@ -144,15 +153,29 @@ class RunWaiter:
             row = await self._row_again(run_id)
             if row.state in TERMINAL_RUNS:
                 return row
-            raise WaitTimeout(
-                f"run {run_id} is still {row.state} after {spoken(timeout_us or 0)}; it goes on.",
-                field="timeout",
-                got=None if timeout_us is None else timeout_us / SECOND,
-                hint=f"Wait longer, or ask: locktender why {run_id}.",
-            ) from None
+            raise goes_on(run_id, row.state, timeout_us) from None
         finally:
             self._forget(seq, woken)
         return row
+
+    async def until_any(self, runs: Sequence[int], timeout_us: int) -> list[int]:
+        """Those of these runs that have ended, or are gone: one at least, or none when `timeout_us` has passed."""
+        woken = asyncio.Event()
+        for run in runs:
+            self._waiters.setdefault(run, []).append(woken)
+        self._watch()
+        try:
+            async with asyncio.timeout(timeout_us / SECOND):
+                while not (ended := await self._ended(runs)):
+                    await woken.wait()
+                    woken.clear()
+                    self._guard.check()
+        except TimeoutError:
+            return []
+        finally:
+            for run in runs:
+                self._forget(run, woken)
+        return ended
 
     async def close(self) -> None:
         """Wakes every waiter: the client is closed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -109,27 +109,35 @@ def limit_infos(rows: Sequence[LimitRow]) -> list[LimitInfo]:
             text = _default(defaults, each)
             kind, stored = stored_as(each)
             version = LimitRow(kind, stored, None, None).version
-            found.append(LimitInfo(kind, each, text, None, None, paused=False, version=version))
+            rule = {"limit" if kind in _KINDS else "value": getattr(defaults, _field(each))}
+            found.append(
+                LimitInfo(kind, each, text, None, None, paused=False, version=version, rule=rule)
+            )
     order = {"runs": 0, "active": 1, "tag": 2, "flow": 3, "run": 4, "fair": 5, "engine": 6}
     return sorted(found, key=lambda info: (order[info.kind], info.name))
 
 
 def _info(row: LimitRow) -> LimitInfo:
-    rule = row.effective or b"{}"
+    rule: dict[str, Any] = msgspec.json.decode(row.effective or b"{}")
     return LimitInfo(
         kind=row.kind,
         name=limit_name(row.kind, row.name),
         value=_shown(row, row.effective) or "",
         live=_shown(row, row.live),
         declared=_shown(row, row.declared),
-        paused=row.kind in ("flow", "run")
-        or bool(cast("dict[str, Any]", msgspec.json.decode(rule)).get("paused", False)),
+        paused=row.kind in ("flow", "run") or bool(rule.get("paused", False)),
         version=row.version,
+        rule=rule,
     )
 
 
 def _shown(row: LimitRow, rule: bytes | None) -> str | None:
     return None if rule is None else rule_text(row.kind, rule, row.name)
+
+
+def _field(shown: str) -> str:
+    """The field of `Limits` that has the value of a limit."""
+    return ENGINE.get(shown, shown)
 
 
 def _default(defaults: Limits, shown: str) -> str:

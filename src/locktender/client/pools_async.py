@@ -9,6 +9,7 @@ import msgspec
 from locktender.base.clock import SECOND
 from locktender.base.durations import Duration, microseconds, spoken
 from locktender.base.errors import InvalidInput, NotFound
+from locktender.base.ids import run_of
 from locktender.base.limits import PoolRule, Rate, parse_rate, pool_name
 from locktender.base.model import LimitRow
 from locktender.base.names import UNLIMITED, count, did_you_mean
@@ -16,8 +17,17 @@ from locktender.base.names import limit as checked_limit
 from locktender.base.states import TaskState
 from locktender.base.tracebacks import public
 from locktender.client.core import Core
-from locktender.client.views import UNSET, PoolInfo, Unset
-from locktender.store.protocol import SetLimit
+from locktender.client.run_details import node_of, nodes_of, slots_of
+from locktender.client.views import (
+    UNSET,
+    PoolHolder,
+    PoolHolders,
+    PoolInfo,
+    Unset,
+    instant,
+    moment,
+)
+from locktender.store.protocol import SetLimit, Store
 
 _dump = msgspec.json.Encoder().encode
 _rule = msgspec.json.Decoder(PoolRule).decode
@@ -112,6 +122,11 @@ class AsyncPools:
             )
             for pool in sorted(names)
         ]
+
+    async def holders(self, name: str) -> PoolHolders:
+        """The attempts that hold slots of a pool now, those of dead workers first."""
+        self._core.guard.check()
+        return await _holders(self._core.store, pool_name(name))
 
     async def pause(self, name: str) -> None:
         """Starts nothing more that needs the pool; running tasks keep their slots until they end."""
@@ -235,3 +250,39 @@ def _info(
         source=source,
         version=(row or LimitRow("pool", pool, None, None)).version,
     )
+
+
+async def _holders(store: Store, pool: str) -> PoolHolders:
+    """From the rows that usage is derived from."""
+    snapshot = await store.load()
+    runs = {row.seq: row for row in (*snapshot.runs, *snapshot.held)}
+    tasks = {task.id: task for task in (*snapshot.tasks, *snapshot.held_tasks)}
+    leases = {worker.id: worker.lease_until for worker in snapshot.workers}
+    rule = snapshot.limits.pool(pool)
+    own_lease = 0 if rule is None else rule.lease_us or 0
+
+    async def where(task: int) -> tuple[str, int, str]:
+        run, row = runs.get(run_of(task)), tasks.get(task)
+        if run is None or row is None:
+            return f"number {run_of(task)}", task, ""
+        return run.id, task, node_of(await nodes_of(store, run.graph), row).name
+
+    found: list[PoolHolder] = []
+    for linger in snapshot.lingers:
+        if linger.pool == pool:
+            of = await where(linger.task)
+            until = instant(linger.until)
+            found.append(PoolHolder(*of, linger.slots, None, linger.worker, "dead", until))
+    living: list[PoolHolder] = []
+    for task in tasks.values():
+        slots = slots_of(task).get(pool)
+        if slots is not None:
+            lease = leases.get(task.worker or "", 0)
+            offered = task.state == TaskState.SCHEDULED
+            state = "stalled" if lease < snapshot.now else "offered" if offered else "running"
+            since = instant(task.scheduled_at if offered else task.started_at or task.scheduled_at)
+            until = moment(lease and lease + own_lease)
+            of = await where(task.id)
+            living.append(PoolHolder(*of, slots, since, task.worker, state, until))
+    living.sort(key=lambda holder: (holder.since, holder.task))
+    return PoolHolders(found + living, instant(snapshot.now))

@@ -236,6 +236,32 @@ class PoolInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolHolder:
+    """One attempt that holds slots."""
+
+    run: str
+    task: int
+    step: str
+    slots: int
+    since: datetime | None
+    """None where its worker is dead: the row has the next attempt."""
+    worker: str | None
+    state: str
+    """`running`, `offered`, `stalled` (its worker's lease has passed, the process lives), or `dead`: its worker is
+    gone and the slots are kept until the pool's own lease has passed."""
+    lease_until: datetime | None
+    """When the slots come free if the worker is not heard of any more, the pool's own lease included."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolHolders:
+    """Who holds slots of a pool now."""
+
+    holders: list[PoolHolder]
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class LimitInfo:
     """One rule that is stored: what is in force, and what it would be after a reset."""
 
@@ -249,6 +275,9 @@ class LimitInfo:
     paused: bool
     version: str = ""
     """Another one after every change of it."""
+    rule: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What is in force, for programs: `limit`, `max_active`, `weights`, `value` … as this kind has them; times in
+    microseconds, -1 is unlimited."""
 
 
 @dataclass(frozen=True, slots=True)

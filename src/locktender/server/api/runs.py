@@ -8,10 +8,14 @@ import msgspec
 from msgspec import UNSET
 
 from locktender.base import names
+from locktender.base.clock import SECOND
 from locktender.base.errors import InvalidInput, LocktenderError
 from locktender.base.ids import MAX_RUNS
 from locktender.base.states import TERMINAL_RUNS, RunState
+from locktender.client.explained import ExplainedQueue
+from locktender.client.history import tags_of
 from locktender.client.run import AsyncRun
+from locktender.client.runs_async import checked_beginning, runs_beginning
 from locktender.client.submission import Submission
 from locktender.client.views import QueueInfo, Requested, RunInfo
 from locktender.server.api.answers import Fault
@@ -19,14 +23,19 @@ from locktender.server.api.bodies import (
     CancelBody,
     CancelQueuedBody,
     CancelRunsBody,
-    PageQuery,
+    CountQuery,
+    LongQuery,
+    PauseRunsBody,
     PriorityBody,
+    PriorityRunsBody,
     ReasonBody,
     RetryBody,
     RunBody,
     RunCall,
     RunsBody,
     RunsQuery,
+    WaitBody,
+    WaitQuery,
     WhichRuns,
 )
 from locktender.server.api.reading import pairs, words
@@ -34,6 +43,8 @@ from locktender.server.api.routing import ApiCall, ApiRoute, Reply, conflict
 from locktender.server.api.submitting import IdempotencyKey
 
 RUNS = "/api/v1/runs"
+MOST_BEGINNING = 1_000
+"""Runs that are looked through for those of one principal."""
 KEY_HEADER = {
     "Idempotency-Key": "A repetition with the same key and body gives the same run, and submits none."
 }
@@ -82,6 +93,18 @@ class RunIds(msgspec.Struct, frozen=True):
     """Runs that were changed."""
 
     ids: list[str]
+
+
+class RunCount(msgspec.Struct, frozen=True):
+    """How many runs match."""
+
+    count: int
+
+
+class EndedRuns(msgspec.Struct, frozen=True):
+    """Of the runs that were waited for, those that have ended, or are gone: by number."""
+
+    ended: list[int]
 
 
 async def submit_run(call: ApiCall) -> Reply:
@@ -143,6 +166,8 @@ def _fault(error: LocktenderError) -> Fault:
 
 async def list_runs(call: ApiCall) -> Reply:
     query: RunsQuery = call.query
+    if query.beginning is not UNSET:
+        return await _beginning(call, query.beginning, query.limit)
     before = None if query.cursor is UNSET else _page_number(query.cursor)
     tags = None if query.tags is UNSET else pairs(query.tags, "tags")
     status = None if query.status is UNSET else words(query.status, "status", RunState)
@@ -151,6 +176,34 @@ async def list_runs(call: ApiCall) -> Reply:
     page = found[: query.limit]
     following = str(page[-1].number) if len(found) > len(page) else None
     return Reply(RunPage(call.shown(page, lambda run: run.tags), following))
+
+
+async def _beginning(call: ApiCall, text: str, limit: int) -> Reply:
+    beginning = checked_beginning(text)
+    found = await runs_beginning(call.core, beginning, MOST_BEGINNING)
+    return Reply(RunPage(call.shown(found, lambda run: run.tags)[:limit], None))
+
+
+async def count_runs(call: ApiCall) -> Reply:
+    query: CountQuery = call.query
+    tags = None if query.tags is UNSET else pairs(query.tags, "tags")
+    status = None if query.status is UNSET else words(query.status, "status", RunState)
+    flow = None if query.flow is UNSET else query.flow
+    return Reply(RunCount(await call.client.runs.count(status, call.only(tags), flow)))
+
+
+async def wait_for_runs(call: ApiCall) -> Reply:
+    body: WaitBody = call.body
+    query: WaitQuery = call.query
+    if call.principal.tags:
+        tags = await tags_of(call.core, body.numbers)
+        others = [
+            each for each in body.numbers if each not in tags or not call.principal.sees(tags[each])
+        ]
+        if others:
+            return Reply(EndedRuns(others))  # another's is not there
+    ended = await call.core.waiting.until_any(body.numbers, round(query.wait * SECOND))
+    return Reply(EndedRuns(ended))
 
 
 def _page_number(cursor: str) -> int:
@@ -237,6 +290,42 @@ async def resume_run(call: ApiCall) -> Reply:
     return Reply(RunIds([run.id]))
 
 
+async def pause_runs(call: ApiCall) -> Reply:
+    body: PauseRunsBody = call.body
+    runs = call.client.runs
+    if body.ids is not None:
+        _ids_alone(body)
+        return Reply(RunIds(await runs.pause(await call.check_runs(body.ids), body.reason)))
+    tags = call.only(_filtered(body))
+    return Reply(
+        RunIds(await runs.pause(None, body.reason, status=body.status, tags=tags, flow=body.flow))
+    )
+
+
+async def resume_runs(call: ApiCall) -> Reply:
+    body: WhichRuns = call.body
+    runs = call.client.runs
+    if body.ids is not None:
+        _ids_alone(body)
+        return Reply(RunIds(await runs.resume(await call.check_runs(body.ids))))
+    tags = call.only(_filtered(body))
+    return Reply(RunIds(await runs.resume(status=body.status, tags=tags, flow=body.flow)))
+
+
+async def set_priorities(call: ApiCall) -> Reply:
+    body: PriorityRunsBody = call.body
+    queue = call.client.queue
+    if body.ids is not None:
+        if body.tags or body.flow is not None:
+            raise _either()
+        ids = await call.check_runs(body.ids)
+        return Reply(await queue.reprioritise(ids, body.priority), 202)
+    if not body.tags and body.flow is None:
+        raise _say_which()
+    tags = call.only(body.tags)
+    return Reply(await queue.reprioritise(None, body.priority, tags=tags, flow=body.flow), 202)
+
+
 async def set_priority(call: ApiCall) -> Reply:
     body: PriorityBody = call.body
     run, info = await call.run()
@@ -247,8 +336,17 @@ async def set_priority(call: ApiCall) -> Reply:
     return Reply(asked, 202)
 
 
+async def explain_queue(call: ApiCall) -> Reply:
+    query: LongQuery = call.query
+    found = await call.client.queue.explained(query.limit)
+    if call.principal.tags:
+        mine = call.shown(found.queue, lambda each: each.run.tags)
+        found = ExplainedQueue(mine, found.more, None)
+    return Reply(found)
+
+
 async def list_queue(call: ApiCall) -> Reply:
-    query: PageQuery = call.query
+    query: LongQuery = call.query
     found = await call.client.queue.list(query.limit)
     return Reply(QueuePage(call.shown(found, lambda entry: entry.run.tags)))
 
@@ -312,6 +410,22 @@ ROUTES = (
         query=RunsQuery, refuses=(422,),
     ),
     ApiRoute(
+        "GET", "/runs/count", "read", count_runs, "How many runs match", RunCount,
+        query=CountQuery, refuses=(422,),
+    ),
+    ApiRoute(
+        "POST", "/runs/wait", "read", wait_for_runs, "Wait until one of many runs has ended", EndedRuns,
+        body=WaitBody, query=WaitQuery, refuses=(413, 415, 422), example={"numbers": [7, 8]},
+    ),
+    ApiRoute(
+        "POST", "/runs/pause", "operate", pause_runs, "Start nothing more of many runs", RunIds,
+        body=PauseRunsBody, refuses=(404, 413, 415, 422), example={"flow": "build", "reason": "maintenance"},
+    ),
+    ApiRoute(
+        "POST", "/runs/resume", "operate", resume_runs, "Let many paused runs go on", RunIds,
+        body=WhichRuns, refuses=(404, 413, 415, 422), example={"flow": "build"},
+    ),
+    ApiRoute(
         "POST", "/runs/cancel", "operate", cancel_runs, "Cancel many runs", Requested,
         202, CancelRunsBody, refuses=(404, 413, 415, 422),
         example={"tags": {"tenant": "acme"}, "status": ["queued"], "reason": "wrong input"},
@@ -344,7 +458,15 @@ ROUTES = (
     ),
     ApiRoute(
         "GET", "/queue", "read", list_queue, "Queued runs in the order in which they start", QueuePage,
-        query=PageQuery, refuses=(422,),
+        query=LongQuery, refuses=(422,),
+    ),
+    ApiRoute(
+        "GET", "/queue/why", "read", explain_queue, "Queued runs, each with what it waits for", ExplainedQueue,
+        query=LongQuery, refuses=(422,),
+    ),
+    ApiRoute(
+        "POST", "/queue/priority", "operate", set_priorities, "Give many queued runs another priority", Requested,
+        202, PriorityRunsBody, refuses=(404, 413, 415, 422), example={"flow": "build", "priority": 9},
     ),
     ApiRoute(
         "POST", "/queue/cancel", "operate", cancel_queued, "Cancel runs that have not started", Requested,

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
-from msgspec import UNSET
 
 from locktender.base import names
-from locktender.base.events import SUBJECTS
 from locktender.client.mailing import EventWaitInfo
 from locktender.client.schedules import ScheduleChangeInfo, ScheduleInfo
 from locktender.server.api.bodies import (
     AnswerBody,
     EventBody,
-    EventsQuery,
-    PageQuery,
+    LongQuery,
     ScheduleBody,
     TopicBody,
 )
-from locktender.server.api.reading import words
 from locktender.server.api.routing import ApiCall, ApiRoute, Reply
 from locktender.server.api.runs import SubmittedRun, accepted
 from locktender.server.api.settings import Removed
-from locktender.server.api.streams import Changes, EventStream
 
 
 class SchedulePage(msgspec.Struct, frozen=True):
@@ -93,7 +86,7 @@ async def run_schedule(call: ApiCall) -> Reply:
 
 
 async def list_schedule_changes(call: ApiCall) -> Reply:
-    query: PageQuery = call.query
+    query: LongQuery = call.query
     found = await call.client.schedules.history(_name(call), query.limit)
     return Reply(ScheduleChanges(found))
 
@@ -103,7 +96,7 @@ def _name(call: ApiCall) -> str:
 
 
 async def list_waits(call: ApiCall) -> Reply:
-    query: PageQuery = call.query
+    query: LongQuery = call.query
     found = await call.client.events.waiting(limit=query.limit)
     if call.principal.tags:
         mine = {run for run in {each.run for each in found} if await _is_mine(call, run)}
@@ -141,25 +134,6 @@ async def answer_wait(call: ApiCall) -> Reply:
     return Reply(Sent(await call.client.events.answer(body.token, body.payload)), 202)
 
 
-async def follow_events(call: ApiCall) -> Any:
-    query: EventsQuery = call.query
-    run = None if query.run is UNSET else (await call.run_named(query.run))[0].id
-    subjects = (
-        None if query.subject is UNSET else frozenset(words(query.subject, "subject", SUBJECTS))
-    )
-    followers, principal = call.api.followers, call.principal
-    place = await followers.begin(call.request.headers.get("last-event-id"))
-    return EventStream(
-        followers,
-        place,
-        lambda each: (
-            principal.sees(each.tags)
-            and (run is None or each.event.run_id == run)
-            and (subjects is None or each.event.subject in subjects)
-        ),
-    )
-
-
 ROUTES = (
     ApiRoute("GET", "/schedules", "read", list_schedules, "Schedules", SchedulePage),
     ApiRoute(
@@ -193,11 +167,11 @@ ROUTES = (
     ),
     ApiRoute(
         "GET", "/schedules/{schedule}/changes", "read", list_schedule_changes, "Who changed a schedule",
-        ScheduleChanges, query=PageQuery, refuses=(422,),
+        ScheduleChanges, query=LongQuery, refuses=(422,),
     ),
     ApiRoute(
         "GET", "/waits", "read", list_waits, "The inbox: who waits for which event", WaitPage,
-        query=PageQuery, refuses=(422,),
+        query=LongQuery, refuses=(422,),
     ),
     ApiRoute(
         "GET", "/runs/{run}/waits", "operate", list_run_waits, "What a run waits for, with tokens to answer by",
@@ -215,10 +189,5 @@ ROUTES = (
     ApiRoute(
         "POST", "/waits/answer", "public", answer_wait, "Answer one wait by its token", Sent,
         202, AnswerBody, refuses=(404, 409, 413, 415, 422, 429), example={"token": "…", "payload": True},
-    ),
-    ApiRoute(
-        "GET", "/events", "read", follow_events, "Follow every change of state, by server-sent events", Changes,
-        query=EventsQuery, refuses=(404, 422), media="text/event-stream",
-        headers={"Last-Event-ID": "The id of the last message: go on behind it."},
     ),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from locktender.server.api import flows, runs, runs_detail, schedules, settings
+from locktender.server.api import cache, flows, history, runs, runs_detail, schedules, settings
 from locktender.server.api.routing import ApiRoute
 
 PREFIX = "/api/v1"
@@ -12,4 +12,6 @@ TABLE: tuple[ApiRoute, ...] = (
     *flows.ROUTES,
     *settings.ROUTES,
     *schedules.ROUTES,
+    *history.ROUTES,
+    *cache.ROUTES,
 )
