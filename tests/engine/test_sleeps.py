@@ -31,6 +31,8 @@ pytest_plugins = ["locktender.testing.postgres"]
 TIMEOUT = "60s"
 CLEANED: list[int] = []
 
+ALL_TRANSPORTS = "long"
+
 
 @step
 async def double(n: int) -> int:

@@ -189,6 +189,13 @@ class DuplicateKey(LocktenderError):
     refused: tuple[str, ...] = ()
     """And those that are not."""
 
+    def as_dict(self) -> dict[str, Any]:
+        """The form the CLI (`--json`) and the API show, with what was tried again."""
+        shown = super().as_dict()
+        if self.refused:
+            shown |= {"retried": list(self.retried), "refused": list(self.refused)}
+        return shown
+
 
 class RunFailed(LocktenderError):
     """`result()` of a run that ended failed."""

@@ -18,7 +18,6 @@ from locktender.client.client_async import (
     INTERRUPTED_GRACE_US,
     Refusal,
     ServerAccess,
-    core_of,
     opened,
 )
 from locktender.client.run import AsyncRun, Run
@@ -66,13 +65,12 @@ class Client(SyncSubmitting):
         self._closing = threading.Lock()
         try:
             guard = self._bridge.guard
-            self._client = self._bridge.call(
+            self._client, self._core = self._bridge.call(
                 opened(settings, engine=engine, guard=guard, more=more, access=access)
             )
         except BaseException:
             self._bridge.stop()
             raise
-        self._core = core_of(self._client)
         atexit.register(self._at_exit)
 
     @cached_property

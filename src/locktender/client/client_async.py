@@ -307,11 +307,6 @@ class ServerAccess(NamedTuple):
     """A file or directory of certificates to trust in place of the system's."""
 
 
-def core_of(client: AsyncClient) -> Core:
-    """What its verbs share, for the sync client around it."""
-    return client._core
-
-
 async def opened(
     settings: Settings,
     *,
@@ -319,7 +314,7 @@ async def opened(
     guard: ClientGuard | None = None,
     more: MoreWorkers | None = None,
     access: ServerAccess | None = None,
-) -> AsyncClient:
+) -> tuple[AsyncClient, Core]:
     """A client of the store that `settings.url` names, with an engine if asked for, or of a server."""
     if not is_server(settings.url):
         if access is not None and access != ServerAccess():
@@ -328,12 +323,15 @@ async def opened(
                 field="token" if access.token is not None else "ca",
                 hint="Give the address of a server, https://…, or leave it out.",
             )
-        return AsyncClient(await Core.open(settings, engine=engine, guard=guard, more=more))
+        core = await Core.open(settings, engine=engine, guard=guard, more=more)
+        return AsyncClient(core), core
     if engine:
         raise needs_database("an engine", settings.shown_url)
     from locktender.client.remote.client import RemoteClient
+    from locktender.client.remote.core import RemoteCore
 
-    return await RemoteClient.connect(settings, access or ServerAccess(), guard)
+    remote = await RemoteCore.connect(settings, access or ServerAccess(), guard)
+    return RemoteClient(remote), remote
 
 
 def _for_company(refused: Refusal) -> bool:

@@ -158,8 +158,8 @@ class RunWaiter:
             self._forget(seq, woken)
         return row
 
-    async def until_any(self, runs: Sequence[int], timeout_us: int) -> list[int]:
-        """Those of these runs that have ended, or are gone: one at least, or none when `timeout_us` has passed."""
+    async def until_any(self, runs: Sequence[int], timeout_us: int) -> dict[int, str]:
+        """Those of these runs that have ended, and how ("": it is gone); none when `timeout_us` has passed."""
         woken = asyncio.Event()
         for run in runs:
             self._waiters.setdefault(run, []).append(woken)
@@ -171,7 +171,7 @@ class RunWaiter:
                     woken.clear()
                     self._guard.check()
         except TimeoutError:
-            return []
+            return {}
         finally:
             for run in runs:
                 self._forget(run, woken)
@@ -198,10 +198,11 @@ class RunWaiter:
             read, f"reading run {run_id}", self._clock, self._guard.check, STORE_AWAY_SECONDS
         )
 
-    async def _ended(self, runs: Sequence[int]) -> list[int]:
-        """Those of these runs that have ended, or are gone."""
+    async def _ended(self, runs: Sequence[int]) -> dict[int, str]:
+        """Those of these runs that have ended, and how; "": it is gone."""
         states = await self._store.run_states(runs)
-        return [run for run in runs if states.get(run) is None or states[run] in TERMINAL_RUNS]
+        found = {run: states.get(run) or "" for run in runs}
+        return {run: state for run, state in found.items() if not state or state in TERMINAL_RUNS}
 
     def _wake(self, runs: Iterable[int]) -> None:
         for run in runs:
@@ -264,8 +265,7 @@ class Core:
         self.settings = settings
         self.engine = engine
         self.guard: ClientGuard = guard or ClientGuard()
-        self.limits_read: tuple[int, Limits] | None = None
-        """The limits as they were last read, and when: see `submit.check_pools`."""
+        self._limits_read: list[tuple[int, Limits]] = []
         self.version: str | None = None
         self._more = more
         self._hurried = asyncio.Event()
@@ -379,6 +379,15 @@ class Core:
         if done:
             await doing
         return done
+
+    @property
+    def limits_read(self) -> tuple[int, Limits] | None:
+        """The limits as they were last read, and when: see `submit.check_pools`. Who acts for others shares it."""
+        return self._limits_read[-1] if self._limits_read else None
+
+    @limits_read.setter
+    def limits_read(self, read: tuple[int, Limits] | None) -> None:
+        self._limits_read[:] = [] if read is None else [read]
 
     def changed(self) -> None:
         """Something was committed here: wakes the leader, if it is this process."""

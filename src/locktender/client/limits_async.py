@@ -299,9 +299,9 @@ class AsyncLimits:
         """
         self._core.guard.check()
         if name == RUNS:
-            await self.set_max_concurrent_runs(_number(value, name), expected=expected)
+            await self.set_max_concurrent_runs(limit_number(value, name), expected=expected)
         elif name == "max_active":
-            await self.set_max_active(_number(value, name), expected=expected)
+            await self.set_max_active(limit_number(value, name), expected=expected)
         elif name == "fair":
             await self.set_fair(names.text(value, "fair"))
         elif name == "age_boost":
@@ -318,7 +318,9 @@ class AsyncLimits:
                 raise _unknown(name, (await self._in_force())[1])
             each = rest == "*"
             tag = None if each else rest
-            await self.set_tag(key, tag, _number(value, name), per_value=each, expected=expected)
+            await self.set_tag(
+                key, tag, limit_number(value, name), per_value=each, expected=expected
+            )
 
     async def pause(self, name: str = RUNS) -> None:
         """Starts no more runs, or none with a tag (`tenant=acme`); running ones go on."""
@@ -425,7 +427,8 @@ def _tag_named(name: str) -> TagRule:
     return tag_rule(key, value if equals else None)
 
 
-def _number(value: object, name: str) -> int:
+def limit_number(value: object, name: str) -> int:
+    """A limit, also of a text that is one."""
     if isinstance(value, str) and value.strip().removeprefix("-").isdecimal():
         return int(value)
     return names.limit(value, name)

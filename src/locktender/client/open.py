@@ -192,7 +192,8 @@ class Opening:
     @public
     async def _open(self) -> AsyncClient:
         settings, more = self._prepared()
-        return await opened(settings, engine=self._engine, more=more, access=self._access)
+        client, _ = await opened(settings, engine=self._engine, more=more, access=self._access)
+        return client
 
     async def __aenter__(self) -> AsyncClient:
         self._client = await self._open()

@@ -63,20 +63,9 @@ class AsyncPools:
             pools.set("api", limit=4, rate="60/min", burst=5)
         """
         pool = pool_name(name)
-        if all(isinstance(each, Unset) for each in (limit, lease, rate, burst)):
-            raise InvalidInput(
-                f"say what to set for pool {pool!r}.",
-                field="limit",
-                hint="e.g. limit=4, or limit=-1 for unlimited.",
-            )
+        patch = pool_patch(pool, limit, lease, rate, burst)
         self._core.guard.check()
-        patch: dict[str, Any] = {}
-        if not isinstance(limit, Unset):
-            hint = "To hold a pool shut, use: pools pause NAME."
-            patch["limit"] = checked_limit(limit, f"pool {pool}.limit", zero_hint=hint)
-        if not isinstance(lease, Unset):
-            patch["lease_us"] = None if lease is None else microseconds(lease, "lease")
-        await self._patch(pool, patch | _rate_patch(rate, burst), expected=expected)
+        await self._patch(pool, patch, expected=expected)
 
     async def get(self, name: str) -> PoolInfo:
         """One pool. Raises `NotFound` where it was never set and no active task needs it."""
@@ -200,6 +189,23 @@ class AsyncPools:
 
     async def _change(self, changes: list[SetLimit]) -> None:
         await self._core.set_limits(changes)
+
+
+def pool_patch(pool: str, limit: Any, lease: Any, rate: Any, burst: Any) -> dict[str, Any]:
+    """What is given of a pool, checked."""
+    if all(isinstance(each, Unset) for each in (limit, lease, rate, burst)):
+        raise InvalidInput(
+            f"say what to set for pool {pool!r}.",
+            field="limit",
+            hint="e.g. limit=4, or limit=-1 for unlimited.",
+        )
+    patch: dict[str, Any] = {}
+    if not isinstance(limit, Unset):
+        hint = "To hold a pool shut, use: pools pause NAME."
+        patch["limit"] = checked_limit(limit, f"pool {pool}.limit", zero_hint=hint)
+    if not isinstance(lease, Unset):
+        patch["lease_us"] = None if lease is None else microseconds(lease, "lease")
+    return patch | _rate_patch(rate, burst)
 
 
 def _rate_patch(rate: Any, burst: Any) -> dict[str, Any]:

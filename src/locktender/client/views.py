@@ -70,6 +70,15 @@ class RunInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class EndedRun:
+    """A run that was waited for and has ended."""
+
+    number: int
+    state: str
+    """Empty: there is no such run any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class QueueInfo:
     """A queued run and its position, from 1, in the order in which runs start."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from locktender.base import codec, names
+from locktender.base.clock import SystemClock
 from locktender.base.config import Settings
 from locktender.base.durations import Duration
-from locktender.base.errors import InvalidInput, Unserialisable
+from locktender.base.errors import InvalidInput
+from locktender.base.ids import run_id
+from locktender.base.secrets import MARK
 from locktender.base.tracebacks import public
-from locktender.client.client_async import AsyncClient, Refusal, ServerAccess
-from locktender.client.core import ClientGuard
+from locktender.client.client_async import AsyncClient, Refusal
 from locktender.client.remote.core import RemoteCore
 from locktender.client.remote.faults import from_fault
 from locktender.client.remote.http import path_of
@@ -67,7 +69,7 @@ class NamedCalls:
     any arguments, beside the flow that its author wrote.
     """
 
-    def __init__(self, flow: object) -> None:
+    def __init__(self, flow: object, settings: Settings) -> None:
         from locktender.client.by_name import is_elsewhere
         from locktender.client.submit import definition_of
         from locktender.flows.registry import refuse_while_importing
@@ -76,17 +78,27 @@ class NamedCalls:
         self._by_name = isinstance(flow, str)
         self._flow: FlowDef | None = None if is_elsewhere(flow) else definition_of(flow)
         self._name = str(flow) if self._flow is None else self._flow.name
+        self._settings = settings
+        self.is_elsewhere: bool = self._flow is None
 
-    def prepare(self, call: object, index: int | None = None) -> NamedCall:  # noqa: ARG002
+    def prepare(self, call: object, index: int | None = None) -> NamedCall:
         """As `Preparing.prepare`: a `Submission`, or arguments as `submit_many` takes them."""
+        from locktender.client.submit import check_size
+
         given = Submission.of(call)
         args = self._arguments(given)
+        short = self._name if self._flow is None else self._flow.short
+        check_size(self._settings, short, codec.join_object(args), b"", index)
+        for name, raw in args.items():
+            if MARK in raw:
+                raise _no_secret(name)
         size = sum(len(raw) for raw in args.values())
         body: dict[str, Any] = {"args": {name: msgspec.Raw(raw) for name, raw in args.items()}}
         return NamedCall(self._name, body | _options(given), size)
 
     def _arguments(self, call: Submission) -> dict[str, bytes]:
         from locktender.client.submit import named_if_whole
+        from locktender.flows.trace import encoded_arguments
 
         flow = self._flow
         if flow is None:
@@ -94,29 +106,19 @@ class NamedCalls:
         if self._by_name:
             call = named_if_whole(flow, call)
         bound = flow.bind(call.args, call.kwargs)
-        named: dict[str, Any] = {}
-        for name, value in bound.arguments.items():
+        fields = encoded_arguments(flow, bound)
+        named: dict[str, bytes] = {}
+        for name, raw in fields.items():
             kind = flow.parameters.parameters[name].kind
             if kind is kind.VAR_POSITIONAL:
                 raise InvalidInput(
                     f"flow {flow.short!r} takes any number of arguments, and a server takes them by name.",
                     field="args",
-                    got=value,
+                    got=bound.arguments[name],
                     hint=f"Give it a list: {flow.spoken}; or submit to the database.",
                 )
-            named |= cast("Mapping[str, Any]", value) if kind is kind.VAR_KEYWORD else {name: value}
-        try:
-            fields = _encoded(named)
-        except Unserialisable as error:
-            raise Unserialisable(
-                f"flow {flow.short!r} cannot take this argument: {error.message}",
-                field=error.field,
-                got=error.got,
-                hint=error.hint,
-            ) from error
-        if named.keys() == bound.arguments.keys():
-            flow.check_arguments(fields, bound)
-        return fields
+            named |= _encoded(bound.arguments[name]) if kind is kind.VAR_KEYWORD else {name: raw}
+        return named
 
     def _by_names(self, call: Submission) -> dict[str, Any]:
         named = dict(call.kwargs)
@@ -132,6 +134,15 @@ class NamedCalls:
         return named
 
 
+def _no_secret(argument: str) -> InvalidInput:
+    return InvalidInput(
+        f"{argument} is a secret, and a server takes none: whoever has a token could have a step show any"
+        " variable of a worker.",
+        field=argument,
+        hint="Let the step read os.environ itself, or submit to the database.",
+    )
+
+
 def _encoded(named: Mapping[str, Any]) -> dict[str, bytes]:
     return {str(name): codec.encode(value, str(name)) for name, value in named.items()}
 
@@ -139,7 +150,9 @@ def _encoded(named: Mapping[str, Any]) -> dict[str, bytes]:
 def _options(given: Submission) -> dict[str, Any]:
     from locktender.client.submit import check_duplicate
 
-    found = {name: value for name in _PLAIN if (value := getattr(given, name)) is not None}
+    found: dict[str, Any] = {
+        name: value for name in _PLAIN if (value := getattr(given, name)) is not None
+    }
     for name in _SPANS:
         value: Duration | None = getattr(given, name)
         if value is not None:
@@ -159,7 +172,6 @@ def _options(given: Submission) -> dict[str, Any]:
 
 
 def _moment(value: object) -> str:
-    from locktender.base.clock import SystemClock
     from locktender.client.delays import instant_of
     from locktender.client.views import instant
 
@@ -174,12 +186,6 @@ class RemoteClient(AsyncClient):
         super().__init__(core)
         self._remote = core
         self._http = core.http
-
-    @classmethod
-    async def connect(
-        cls, settings: Settings, access: ServerAccess, guard: ClientGuard | None
-    ) -> RemoteClient:
-        return cls(await RemoteCore.connect(settings, access, guard))
 
     @cached_property
     def runs(self) -> RemoteRuns:
@@ -236,7 +242,8 @@ class RemoteClient(AsyncClient):
         return RemoteWorkers(self._remote)
 
     def preparing(self, flow: object) -> Any:
-        return NamedCalls(flow)
+        several = NamedCalls(flow, self.settings)
+        return None if several.is_elsewhere else several
 
     def refuse_connection(self) -> None:
         raise InvalidInput(
@@ -249,10 +256,17 @@ class RemoteClient(AsyncClient):
     async def submit_named(
         self, flow: str, calls: Iterable[object], *, partial: bool
     ) -> list[AsyncRun[Any] | Refusal]:
-        several = NamedCalls(flow)
-        return await self.submit_all_prepared(
-            [several.prepare(call, index) for index, call in enumerate(calls)], partial=partial
-        )
+        several = NamedCalls(flow, self.settings)
+        try:
+            prepared = [several.prepare(call, index) for index, call in enumerate(calls)]
+        except InvalidInput as error:
+            # A name that nobody knows is the mistake to tell of first.
+            found = await self.flows.get(flow)
+            error.hint = f"{error.hint or ''} It is {found.spoken}.".strip()
+            raise
+        if len(prepared) == 1 and not partial:
+            return [await self.submit_prepared(prepared[0])]
+        return await self.submit_all_prepared(prepared, partial=partial)
 
     async def submit_prepared(self, prepared: Any) -> AsyncRun[Any]:
         call: NamedCall = prepared
@@ -322,8 +336,11 @@ class RemoteClient(AsyncClient):
 
 
 def _key() -> str:
-    """Of one submission: a repetition after a lost answer finds the run of the first."""
-    return uuid.uuid4().hex
+    """Of one submission: a repetition after a lost answer finds the run of the first.
+
+    It is spelled as an id, so that the server makes ids in the order of time of it.
+    """
+    return run_id(SystemClock().now(), os.urandom(11))
 
 
 def _parts(calls: Sequence[NamedCall]) -> list[list[NamedCall]]:

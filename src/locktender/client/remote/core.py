@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 from locktender.base.background import end_tasks
 from locktender.base.clock import SECOND
 from locktender.base.config import Settings
-from locktender.base.errors import AccessRefused, LocktenderError
+from locktender.base.errors import AccessRefused, LocktenderError, StoreError
 from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.client.client_async import ServerAccess
 from locktender.client.core import (
     STORE_AWAY_SECONDS,
     ClientGuard,
     Core,
+    closed,
     goes_on,
 )
 from locktender.client.remote.http import LONGEST_WAIT, HttpServer, path_of
-from locktender.client.views import RunInfo
+from locktender.client.views import EndedRun, RunInfo
 from locktender.store.open import needs_database
 from locktender.store.protocol import Store
-from locktender.store.retry import repeated
 
-T = TypeVar("T")
 SUBMITTED_POLL_SECONDS = 0.1
-MOST_WAITED_FOR = 1_000
+MOST_WAITED_FOR = 500
 """Runs that one request waits for."""
 GATHER_SECONDS = 0.01
 """New waiters of this time join one request."""
@@ -49,7 +48,7 @@ class NoStore:
 
 
 @contextmanager
-def _unless_forbidden() -> Iterator[None]:
+def _unless_forbidden() -> Generator[None]:
     """A token that may not read may submit."""
     try:
         yield
@@ -86,6 +85,13 @@ class RemoteCore(Core):
             await self.http.close()
 
 
+class Patience(NamedTuple):
+    """How long a caller waits, and when that is over."""
+
+    timeout_us: int | None
+    at: int | None
+
+
 class EndsWaiter:
     """Waits for runs to end: one request for all that are waited for, which the server holds until one has."""
 
@@ -93,101 +99,108 @@ class EndsWaiter:
         self._http = http
         self._guard = guard
         self._clock = http.clock
-        self._waiters: dict[int, list[asyncio.Event]] = {}
+        self._waiters: dict[int, list[asyncio.Future[str]]] = {}
         self._asked: set[int] = set()
-        self._request: asyncio.Task[list[int]] | None = None
+        self._request: asyncio.Task[list[EndedRun]] | None = None
         self._watcher: asyncio.Task[None] | None = None
 
-    async def until_ended(self, run_id: str, timeout_us: int | None) -> RunInfo:
-        """The run once it has ended. Raises `WaitTimeout` when `timeout_us` passes first."""
-        until = None if timeout_us is None else self._clock.monotonic() + timeout_us
-        info = await self._info(run_id)
-        while info.state == RunState.SUBMITTED and (
-            until is None or self._clock.monotonic() < until
-        ):
-            await asyncio.sleep(SUBMITTED_POLL_SECONDS)
-            info = await self._info(run_id)
-        if info.state in TERMINAL_RUNS:
-            return info
-        number, woken = info.number, asyncio.Event()
-        self._waiters.setdefault(number, []).append(woken)
-        self._watch(number)
-        left = None if until is None else max(0, until - self._clock.monotonic()) / SECOND
+    def until(self, timeout_us: int | None) -> Patience:
+        at = None if timeout_us is None else self._clock.monotonic() + timeout_us
+        return Patience(timeout_us, at)
+
+    async def ended(self, run_id: str, number: int, state: str, until: Patience) -> RunState:
+        """How the run ended, which was in `state`. Raises `WaitTimeout` when the patience is over first."""
         try:
-            async with asyncio.timeout(left):
-                while info.state not in TERMINAL_RUNS:
-                    await woken.wait()
-                    woken.clear()
-                    info = await self._info(info.id)
+            async with asyncio.timeout(self._left(until)):
+                while (
+                    not number
+                ):  # only submitted: nobody is told when the leader makes a run of it
+                    await asyncio.sleep(SUBMITTED_POLL_SECONDS)
+                    info = await self._info(run_id)
+                    number, state = info.number, info.state
+                    if state in TERMINAL_RUNS:
+                        return RunState(state)
+                ended = await self._end_of(number)
         except TimeoutError:
-            info = await self._info(info.id)
-            if info.state not in TERMINAL_RUNS:
-                raise goes_on(info.id, info.state, timeout_us) from None
-        finally:
-            several = self._waiters[number]
-            several.remove(woken)
-            if not several:
-                del self._waiters[number]
-        return info
+            ended = (await self._info(run_id)).state
+            if ended not in TERMINAL_RUNS:
+                raise goes_on(run_id, ended, until.timeout_us) from None
+        # Of one that is gone the next question says so.
+        return RunState(ended) if ended else (await self._info(run_id)).state
 
     async def close(self) -> None:
-        """Wakes every waiter: the client is closed."""
-        self._wake(list(self._waiters))
+        """Tells every waiter that the client is closed."""
+        self._fail(closed())
         await end_tasks([each for each in (self._watcher, self._request) if each is not None])
 
+    def _left(self, until: Patience) -> float | None:
+        return None if until.at is None else max(0, until.at - self._clock.monotonic()) / SECOND
+
     async def _info(self, run_id: str) -> RunInfo:
-        async def read() -> RunInfo:
-            return await self._http.get(path_of("runs", run_id), RunInfo)
+        return await self._http.get(path_of("runs", run_id), RunInfo)
 
-        return await self._again(read, f"reading run {run_id}")
-
-    async def _again(self, read: Callable[[], Awaitable[T]], what: str) -> T:
+    async def _end_of(self, number: int) -> str:
         self._guard.check()
-        found = await repeated(read, what, self._clock, self._guard.check, STORE_AWAY_SECONDS)
-        self._guard.check()
-        return found
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(number, []).append(future)
+        self._watch(number)
+        try:
+            return await future
+        finally:
+            several = self._waiters.get(number, [])
+            if future in several:
+                several.remove(future)
+            if not several:
+                self._waiters.pop(number, None)
 
-    def _wake(self, runs: list[int]) -> None:
-        for run in runs:
-            for woken in self._waiters.get(run, ()):
-                woken.set()
-
-    def _watch(self, run: int) -> None:
+    def _watch(self, number: int) -> None:
         if self._watcher is None or self._watcher.done():
             self._watcher = asyncio.create_task(self._follow(), name="locktender-waiting")
-        elif run not in self._asked and self._request is not None:
+        elif number not in self._asked and self._request is not None:
             # The request that is under way does not name this run: it is asked again with it.
             self._request.cancel()
 
     async def _follow(self) -> None:
+        heard = self._clock.monotonic()
         while self._waiters:
             await asyncio.sleep(GATHER_SECONDS)
             runs = list(self._waiters)
-            parts = [runs[at : at + MOST_WAITED_FOR] for at in range(0, len(runs), MOST_WAITED_FOR)]
-            # Beyond one request's worth, each part is waited for in its turn.
-            wait = LONGEST_WAIT if len(parts) == 1 else 1
-            for part in parts:
+            for part in batched(runs, MOST_WAITED_FOR):
+                # Beyond one request's worth, each part is waited for in its turn.
+                wait = LONGEST_WAIT if len(runs) <= MOST_WAITED_FOR else 1
                 self._asked = set(runs)
-                self._request = asyncio.create_task(self._ended(part, wait))
+                self._request = asyncio.create_task(self._ask(part, wait))
                 try:
-                    self._wake(await self._request)
+                    self._tell(await self._request)
+                    heard = self._clock.monotonic()
                 except asyncio.CancelledError:
                     current = asyncio.current_task()
                     if current is not None and current.cancelling():
                         raise
-                except LocktenderError:
-                    # Each reads its run by itself, and raises when the server stays away.
-                    self._wake(part)
+                except LocktenderError as error:
+                    away = self._clock.monotonic() - heard
+                    if not isinstance(error, StoreError) or away > STORE_AWAY_SECONDS * SECOND:
+                        self._fail(error)
                     await asyncio.sleep(RETRY_SECONDS)
         self._request = None
 
-    async def _ended(self, runs: list[int], wait: int) -> list[int]:
-        return await self._http.call(
-            "POST",
-            "/runs/wait",
-            list[int],
-            "ended",
-            query={"wait": wait},
-            body={"numbers": runs},
-            again=True,
-        )
+    async def _ask(self, runs: list[int], wait: int) -> list[EndedRun]:
+        query = {"numbers": ",".join(map(str, runs)), "wait": wait}
+        return await self._http.get("/runs/ended", list[EndedRun], "ended", query=query)
+
+    def _tell(self, ended: list[EndedRun]) -> None:
+        for run in ended:
+            for future in self._waiters.pop(run.number, ()):
+                if not future.done():
+                    future.set_result(run.state)
+
+    def _fail(self, error: LocktenderError) -> None:
+        several = [future for waiters in self._waiters.values() for future in waiters]
+        self._waiters.clear()
+        for future in several:
+            if not future.done():
+                future.set_exception(error)
+
+
+def batched(items: list[int], size: int) -> list[list[int]]:
+    return [items[at : at + size] for at in range(0, len(items), size)]

@@ -32,7 +32,7 @@ FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 2.0
 
 
-class HistoryPart(msgspec.Struct, frozen=True):
+class ReadPart(msgspec.Struct, frozen=True):
     events: list[HistoryEvent]
     cursor: str
     ended: bool
@@ -162,9 +162,9 @@ class _Following:
             return NOW if self._run is None else START
         return after
 
-    async def _page(self) -> HistoryPart:
+    async def _page(self) -> ReadPart:
         query = {"after": self._place, "run": self._run, "skip_pruned": self._skip_pruned}
-        return await self._http.get("/history", HistoryPart, query=query)
+        return await self._http.get("/history", ReadPart, query=query)
 
     async def _stream(self) -> AsyncIterator[HistoryEvent]:
         """What happens, until it must be read by pages again: the run has ended, or the history was replaced."""
@@ -201,7 +201,7 @@ class _Following:
             return
         taken = self.taken
         path = path_of("event-readers", self._reader)
-        await self._http.call("PUT", path, Any, body={"cursor": taken}, again=True)
+        await self._http.do("PUT", path, body={"cursor": taken}, again=True)
         self._kept = taken
 
 

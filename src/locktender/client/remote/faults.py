@@ -62,7 +62,7 @@ def from_fault(fault: Mapping[str, Any], status: int = 422) -> LocktenderError:
     """The error of `{code, message, field, got, hint}`."""
     code: str = fault["code"]
     kind = _kind(code, status)
-    details = {
+    details: dict[str, Any] = {
         "field": fault.get("field"),
         "got": _got(fault.get("got")),
         "hint": fault.get("hint"),

@@ -7,11 +7,12 @@ said that it has not begun.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import os
 import ssl
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager, nullcontext
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote, urlsplit
@@ -44,6 +45,8 @@ ANSWER_SECONDS = 60.0
 QUIET_SECONDS = 45.0
 """A stream says something every 15 seconds."""
 MOST_CONNECTIONS = 100
+MOST_AT_ONCE = 16
+"""Requests that are under way, but those that wait or stream: more would only wait in the server."""
 LONGEST_WAIT = 30
 """Seconds that a server waits for what a request asks to wait for."""
 
@@ -68,6 +71,7 @@ class HttpServer:
         self.url = checked_url(url)
         self._guard = guard
         self.clock = SystemClock()
+        self._turns = asyncio.Semaphore(MOST_AT_ONCE)
         token = access.token if access.token is not None else os.environ.get(TOKEN, "").strip()
         self._library = _httpx()
         local = _is_loopback(urlsplit(self.url).hostname or "")
@@ -109,6 +113,10 @@ class HttpServer:
             method, path, query, body, {} if key is None else {"idempotency-key": key}, again=again
         )
         return self.read(raw, kind, field)
+
+    async def do(self, method: str, path: str, *, body: object = None, again: bool = False) -> None:
+        """A change whose answer says no more than that it was made."""
+        await self._repeated(method, path, None, body, {}, again=again)
 
     def read(self, raw: bytes, kind: type[T], field: str | None = None) -> T:
         """An answer as a value. Raises `StoreError` where it is of another release."""
@@ -169,14 +177,15 @@ class HttpServer:
         wait = float(params.get("wait") or 0)
         timeout = library.Timeout(ANSWER_SECONDS + wait, connect=CONNECT_SECONDS, pool=None)
         try:
-            answer = await self._client.request(
-                method,
-                path,
-                params={name: _text(value) for name, value in params.items()},
-                content=content,
-                headers=headers,
-                timeout=timeout,
-            )
+            async with nullcontext() if wait else self._turns:
+                answer = await self._client.request(
+                    method,
+                    path,
+                    params={name: _text(value) for name, value in params.items()},
+                    content=content,
+                    headers=headers,
+                    timeout=timeout,
+                )
         except (library.ConnectError, library.ConnectTimeout) as error:
             raise self._unreachable(error) from error
         except library.TransportError as error:
@@ -211,7 +220,7 @@ class HttpServer:
     @asynccontextmanager
     async def stream(
         self, path: str, query: Mapping[str, Any], last_id: str
-    ) -> AsyncIterator[AsyncIterator[tuple[str, str, bytes]]]:
+    ) -> AsyncGenerator[AsyncIterator[tuple[str, str, bytes]]]:
         """Messages (id, event, data) of server-sent events, from behind `last_id`, until the connection ends."""
         self._guard.check()
         library = self._library

@@ -55,14 +55,17 @@ class RemoteFlows(AsyncFlows):
 
     async def pause(self, flow: str, reason: str = "") -> None:
         path = path_of("flows", names.name(flow, "flow"), "pause")
-        await self._http.call("POST", path, Any, body={"reason": reason}, again=True)
+        await self._http.do("POST", path, body={"reason": reason}, again=True)
 
     async def resume(self, flow: str) -> None:
         try:
-            await self._http.call("POST", path_of("flows", flow, "resume"), Any)
-        except StateConflict as error:
+            await self._http.do("POST", path_of("flows", flow, "resume"))
+        except (StateConflict, NotFound):
             raise NotFound(
-                error.message, field=error.field, got=error.got, hint=error.hint
+                f"flow {flow!r} is not paused.",
+                field="flow",
+                got=flow,
+                hint="locktender flows list",
             ) from None
 
     async def list(self) -> FlowInfos:
@@ -131,16 +134,16 @@ class RemoteSchedules(AsyncSchedules):
         return await self._http.get("/schedules", list[ScheduleInfo], "schedules")
 
     async def pause(self, name: str) -> None:
-        await self._http.call("POST", path_of("schedules", name, "pause"), Any, again=True)
+        await self._http.do("POST", path_of("schedules", name, "pause"), again=True)
 
     async def resume(self, name: str) -> None:
-        await self._http.call("POST", path_of("schedules", name, "resume"), Any, again=True)
+        await self._http.do("POST", path_of("schedules", name, "resume"), again=True)
 
     async def reset(self, name: str) -> None:
-        await self._http.call("POST", path_of("schedules", name, "reset"), Any)
+        await self._http.do("POST", path_of("schedules", name, "reset"))
 
     async def delete(self, name: str) -> None:
-        await self._http.call("DELETE", path_of("schedules", name), Any)
+        await self._http.do("DELETE", path_of("schedules", name))
 
     async def run_now(self, name: str) -> AsyncRun[Any]:
         answer = await self._http.call("POST", path_of("schedules", name, "run"), SubmittedAnswer)

@@ -34,7 +34,12 @@ class SubmittedAnswer(msgspec.Struct, frozen=True):
 
 
 class ResultAnswer(msgspec.Struct, frozen=True):
-    result: msgspec.Raw
+    """What `result` answers: with a result, or while the run goes on."""
+
+    run: str
+    state: str
+    number: int = 0
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     returned_by: ReturnedBy = ReturnedBy()
 
 
@@ -63,12 +68,17 @@ class RemoteRun(AsyncRun[T_co], Generic[T_co]):
         return await self._http.get(self._path(), RunInfo)
 
     async def wait(self, timeout: Duration | None = None) -> RunState:  # noqa: ASYNC109
-        info = await self._ends.until_ended(self._id, _patience(timeout))
-        return info.state
+        until, info = self._ends.until(_patience(timeout)), await self.info()
+        if info.state in TERMINAL_RUNS:
+            return info.state
+        return await self._ends.ended(info.id, info.number, info.state, until)
 
     async def result(self, timeout: Duration | None = None) -> T_co:  # noqa: ASYNC109
-        info = await self._ends.until_ended(self._id, _patience(timeout))
-        found = await self._http.get(path_of("runs", info.id, "result"), ResultAnswer)
+        until = self._ends.until(_patience(timeout))
+        found = await self._http.get(self._path("result"), ResultAnswer)
+        while isinstance(found.result, msgspec.UnsetType):
+            await self._ends.ended(found.run, found.number, found.state, until)
+            found = await self._http.get(path_of("runs", found.run, "result"), ResultAnswer)
         return cast("T_co", read_value(bytes(found.result), found.returned_by))
 
     async def why(self) -> Why:
@@ -87,16 +97,16 @@ class RemoteRun(AsyncRun[T_co], Generic[T_co]):
         return await self._http.call("POST", "/runs/cancel", Requested, body=body, again=True)
 
     async def pause(self, reason: str = "") -> None:
-        await self._http.call("POST", self._path("pause"), Any, body={"reason": reason}, again=True)
+        await self._http.do("POST", self._path("pause"), body={"reason": reason}, again=True)
 
     async def resume(self) -> None:
-        await self._http.call("POST", "/runs/resume", Any, body={"ids": [self._id]}, again=True)
+        await self._http.do("POST", "/runs/resume", body={"ids": [self._id]}, again=True)
 
     async def retry(
         self, *, from_step: str | None = None, args: Mapping[str, Any] | None = None
     ) -> AsyncRun[T_co]:
         if args is None and from_step is None:
-            await self._http.call("POST", "/runs/retry", Any, body={"ids": [self._id]})
+            await self._http.do("POST", "/runs/retry", body={"ids": [self._id]})
             return self
         body: dict[str, Any] = {"from_step": from_step}
         if args is not None:

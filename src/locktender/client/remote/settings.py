@@ -10,8 +10,8 @@ from locktender.base.durations import Duration, microseconds
 from locktender.base.errors import InvalidInput
 from locktender.base.limits import Rate, fair_rule, pool_name, tag_rule
 from locktender.base.tracebacks import public
-from locktender.client.limits_async import RUNS, AsyncLimits, LimitInfos
-from locktender.client.pools_async import AsyncPools, PoolInfos, spoken_rate
+from locktender.client.limits_async import RUNS, AsyncLimits, LimitInfos, limit_number
+from locktender.client.pools_async import AsyncPools, PoolInfos, pool_patch, spoken_rate
 from locktender.client.remote.core import RemoteCore
 from locktender.client.remote.http import path_of
 from locktender.client.views import (
@@ -45,6 +45,7 @@ class RemotePools(AsyncPools):
         burst: int | Unset = UNSET,
         expected: int | None = None,
     ) -> None:
+        pool_patch(pool_name(name), limit, lease, rate, burst)
         if isinstance(rate, Rate):
             burst = rate.burst if isinstance(burst, Unset) else burst
             rate = spoken_rate(rate)
@@ -56,7 +57,7 @@ class RemotePools(AsyncPools):
             body["expected"] = expected
         # With `expected` a repetition would find its own change, and refuse it.
         again = expected is None
-        await self._http.call("PUT", _pool(name), Any, body=body, again=again)
+        await self._http.do("PUT", _pool(name), body=body, again=again)
 
     async def get(self, name: str) -> PoolInfo:
         return await self._http.get(_pool(name), PoolInfo)
@@ -68,16 +69,16 @@ class RemotePools(AsyncPools):
         return await self._http.get("/pools", list[PoolInfo], "pools")
 
     async def pause(self, name: str) -> None:
-        await self._http.call("POST", f"{_pool(name)}/pause", Any, again=True)
+        await self._http.do("POST", f"{_pool(name)}/pause", again=True)
 
     async def resume(self, name: str) -> None:
-        await self._http.call("POST", f"{_pool(name)}/resume", Any, again=True)
+        await self._http.do("POST", f"{_pool(name)}/resume", again=True)
 
     async def reset(self, name: str) -> None:
-        await self._http.call("POST", f"{_pool(name)}/reset", Any)
+        await self._http.do("POST", f"{_pool(name)}/reset")
 
     async def delete(self, name: str) -> None:
-        await self._http.call("DELETE", _pool(name), Any)
+        await self._http.do("DELETE", _pool(name))
 
 
 @public
@@ -127,26 +128,38 @@ class RemoteLimits(AsyncLimits):
             "expected": expected,
         }
         path = path_of("limits", "tags", rule.name)
-        await self._http.call("PUT", path, Any, body=body, again=expected is None)
+        await self._http.do("PUT", path, body=body, again=expected is None)
 
     async def set_fair(self, key: str, weights: Mapping[str, int] | None = None) -> None:
         rule = fair_rule(key, weights)
         body: dict[str, Any] = {"value": rule.key}
         if weights:
             body["weights"] = dict(weights)
-        await self._http.call("PUT", "/limits/fair", Any, body=body, again=True)
+        await self._http.do("PUT", "/limits/fair", body=body, again=True)
 
     async def set(self, name: str, value: int | str | bool, *, expected: int | None = None) -> None:
-        await self._set(name, value, expected)
+        key, equals, rest = names.text(name, "name").partition("=")
+        if name == RUNS:
+            await self.set_max_concurrent_runs(limit_number(value, name), expected=expected)
+        elif name == "max_active":
+            await self.set_max_active(limit_number(value, name), expected=expected)
+        elif name == "fair":
+            await self.set_fair(names.text(value, "fair"))
+        elif equals:
+            each, limit = rest == "*", limit_number(value, name)
+            tag = None if each else rest
+            await self.set_tag(key, tag, limit, per_value=each, expected=expected)
+        else:
+            await self._set(name, value, expected)
 
     async def pause(self, name: str = RUNS) -> None:
-        await self._http.call("POST", path_of("limits", name, "pause"), Any, again=True)
+        await self._http.do("POST", path_of("limits", name, "pause"), again=True)
 
     async def resume(self, name: str = RUNS) -> None:
-        await self._http.call("POST", path_of("limits", name, "resume"), Any, again=True)
+        await self._http.do("POST", path_of("limits", name, "resume"), again=True)
 
     async def reset(self, name: str) -> None:
-        await self._http.call("POST", path_of("limits", name, "reset"), Any)
+        await self._http.do("POST", path_of("limits", name, "reset"))
 
     async def history(self, limit: int = 100) -> list[LimitChangeInfo]:
         query = {"limit": names.count(limit, "limit", maximum=100_000)}
@@ -165,8 +178,8 @@ class RemoteLimits(AsyncLimits):
         body: dict[str, Any] = {"value": value}
         if expected is not None:
             body["expected"] = expected
-        path = path_of("limits", names.text(name, "name"))
-        await self._http.call("PUT", path, Any, body=body, again=expected is None)
+        path = path_of("limits", name)
+        await self._http.do("PUT", path, body=body, again=expected is None)
 
 
 def span(value: Duration, field: str, minimum: int = 1) -> str:

@@ -112,14 +112,6 @@ class PriorityRunsBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown
     flow: str | None = None
 
 
-class WaitBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """Runs to wait for, each by the `number` that it is shown with."""
-
-    numbers: Annotated[
-        list[Annotated[int, Meta(ge=1, le=2**43)]], Meta(min_length=1, max_length=1_000)
-    ]
-
-
 class ReaderBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """How far a named reader came."""
 
@@ -262,9 +254,16 @@ class LongQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields
     limit: Annotated[int, Meta(ge=1, le=100_000)] = 100
 
 
-class WaitQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """How long to wait."""
+class EndedQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """For which runs to wait, and how long."""
 
+    numbers: Annotated[
+        str,
+        Meta(
+            description="The `number` of each run, separated by commas: `7,8`; 500 at most.",
+            pattern=r"^[1-9]\d{0,12}(,[1-9]\d{0,12}){0,499}$",
+        ),
+    ]
     wait: Annotated[float, Meta(ge=0, le=30)] = 0
     """Seconds."""
 

@@ -29,6 +29,8 @@ _PATH_PARAMETERS = {
     "schedule": "The name of a schedule.",
     "topic": "The name of a topic.",
     "worker": "The id of a worker.",
+    "reader": "The name of a reader of the history.",
+    "key": "The key of a cached result, or the beginning of it.",
 }
 _MEANINGS = {
     202: "Accepted",

@@ -12,30 +12,25 @@ from locktender.base.clock import SECOND
 from locktender.base.errors import InvalidInput, LocktenderError
 from locktender.base.ids import MAX_RUNS
 from locktender.base.states import TERMINAL_RUNS, RunState
-from locktender.client.explained import ExplainedQueue
 from locktender.client.history import tags_of
 from locktender.client.run import AsyncRun
 from locktender.client.runs_async import checked_beginning, runs_beginning
 from locktender.client.submission import Submission
-from locktender.client.views import QueueInfo, Requested, RunInfo
+from locktender.client.views import EndedRun, Requested, RunInfo
 from locktender.server.api.answers import Fault
 from locktender.server.api.bodies import (
     CancelBody,
-    CancelQueuedBody,
     CancelRunsBody,
     CountQuery,
-    LongQuery,
+    EndedQuery,
     PauseRunsBody,
     PriorityBody,
-    PriorityRunsBody,
     ReasonBody,
     RetryBody,
     RunBody,
     RunCall,
     RunsBody,
     RunsQuery,
-    WaitBody,
-    WaitQuery,
     WhichRuns,
 )
 from locktender.server.api.reading import pairs, words
@@ -83,12 +78,6 @@ class RunPage(msgspec.Struct, frozen=True):
     """`cursor` of the next page; null: this is the last."""
 
 
-class QueuePage(msgspec.Struct, frozen=True):
-    """Queued runs in the order in which they start."""
-
-    queue: list[QueueInfo]
-
-
 class RunIds(msgspec.Struct, frozen=True):
     """Runs that were changed."""
 
@@ -102,9 +91,9 @@ class RunCount(msgspec.Struct, frozen=True):
 
 
 class EndedRuns(msgspec.Struct, frozen=True):
-    """Of the runs that were waited for, those that have ended, or are gone: by number."""
+    """Of the runs that were waited for, those that have ended."""
 
-    ended: list[int]
+    ended: list[EndedRun]
 
 
 async def submit_run(call: ApiCall) -> Reply:
@@ -193,17 +182,17 @@ async def count_runs(call: ApiCall) -> Reply:
 
 
 async def wait_for_runs(call: ApiCall) -> Reply:
-    body: WaitBody = call.body
-    query: WaitQuery = call.query
+    query: EndedQuery = call.query
+    numbers = [int(each) for each in query.numbers.split(",")]
     if call.principal.tags:
-        tags = await tags_of(call.core, body.numbers)
-        others = [
-            each for each in body.numbers if each not in tags or not call.principal.sees(tags[each])
-        ]
-        if others:
-            return Reply(EndedRuns(others))  # another's is not there
-    ended = await call.core.waiting.until_any(body.numbers, round(query.wait * SECOND))
-    return Reply(EndedRuns(ended))
+        tags = await tags_of(call.core, numbers)
+        mine = [each for each in numbers if each in tags and call.principal.sees(tags[each])]
+        if mine != numbers:
+            # Another's is not there.
+            gone = [EndedRun(each, "") for each in numbers if each not in mine]
+            return Reply(EndedRuns(gone))
+    ended = await call.core.waiting.until_any(numbers, round(query.wait * SECOND))
+    return Reply(EndedRuns([EndedRun(*each) for each in ended.items()]))
 
 
 def _page_number(cursor: str) -> int:
@@ -226,7 +215,7 @@ async def cancel_run(call: ApiCall) -> Reply:
     body: CancelBody = call.body
     run, info = await call.run()
     call.refuse_ended(info, "cancelled")
-    asked = await run.cancel(_reason(body.reason), force=body.force)
+    asked = await run.cancel(checked_reason(body.reason), force=body.force)
     if asked.over:
         call.refuse_ended(await run.info(), "cancelled")
     return Reply(asked, 202)
@@ -234,7 +223,7 @@ async def cancel_run(call: ApiCall) -> Reply:
 
 async def cancel_runs(call: ApiCall) -> Reply:
     body: CancelRunsBody = call.body
-    reason = _reason(body.reason)
+    reason = checked_reason(body.reason)
     runs = call.client.runs
     if body.ids is not None:
         _ids_alone(body)
@@ -257,7 +246,8 @@ async def retry_run(call: ApiCall) -> Reply:
         if info.state == RunState.SUCCEEDED and body.from_step is None:
             raise conflict(info, "succeeded: there is nothing to try again", "Give from_step.")
         if info.state not in TERMINAL_RUNS and info.state != RunState.HELD:
-            raise conflict(info, f"is {info.state}", "Only a run that has ended is tried again.")
+            what = f"is {info.state}: only a run that has ended can be tried again"
+            raise conflict(info, what, "Wait for its end, or cancel it.")
     again = await run.retry(from_step=body.from_step, args=body.args)
     return accepted(again)
 
@@ -312,20 +302,6 @@ async def resume_runs(call: ApiCall) -> Reply:
     return Reply(RunIds(await runs.resume(status=body.status, tags=tags, flow=body.flow)))
 
 
-async def set_priorities(call: ApiCall) -> Reply:
-    body: PriorityRunsBody = call.body
-    queue = call.client.queue
-    if body.ids is not None:
-        if body.tags or body.flow is not None:
-            raise _either()
-        ids = await call.check_runs(body.ids)
-        return Reply(await queue.reprioritise(ids, body.priority), 202)
-    if not body.tags and body.flow is None:
-        raise _say_which()
-    tags = call.only(body.tags)
-    return Reply(await queue.reprioritise(None, body.priority, tags=tags, flow=body.flow), 202)
-
-
 async def set_priority(call: ApiCall) -> Reply:
     body: PriorityBody = call.body
     run, info = await call.run()
@@ -336,57 +312,30 @@ async def set_priority(call: ApiCall) -> Reply:
     return Reply(asked, 202)
 
 
-async def explain_queue(call: ApiCall) -> Reply:
-    query: LongQuery = call.query
-    found = await call.client.queue.explained(query.limit)
-    if call.principal.tags:
-        mine = call.shown(found.queue, lambda each: each.run.tags)
-        found = ExplainedQueue(mine, found.more, None)
-    return Reply(found)
-
-
-async def list_queue(call: ApiCall) -> Reply:
-    query: LongQuery = call.query
-    found = await call.client.queue.list(query.limit)
-    return Reply(QueuePage(call.shown(found, lambda entry: entry.run.tags)))
-
-
-async def cancel_queued(call: ApiCall) -> Reply:
-    body: CancelQueuedBody = call.body
-    queue, reason = call.client.queue, _reason(body.reason)
-    if body.ids is not None:
-        if body.tags or body.flow is not None:
-            raise _either()
-        return Reply(await queue.cancel(await call.check_runs(body.ids), reason=reason), 202)
-    if not body.tags and body.flow is None:
-        raise _say_which()
-    asked = await queue.cancel(tags=call.only(body.tags), flow=body.flow, reason=reason)
-    return Reply(asked, 202)
-
-
-def _reason(text: str) -> str:
+def checked_reason(text: str) -> str:
+    """Why, as it is kept."""
     return names.text(text, "reason") if text else ""
 
 
 def _filtered(body: WhichRuns) -> Any:
     """The tags of a filter. A tenant's own tags do not say which of its runs are meant."""
     if body.status is None and not body.tags and body.flow is None:
-        raise _say_which()
+        raise say_which()
     return body.tags
 
 
 def _ids_alone(body: WhichRuns) -> None:
     if body.status is not None or body.tags or body.flow is not None:
-        raise _either()
+        raise either()
 
 
-def _either() -> InvalidInput:
+def either() -> InvalidInput:
     return InvalidInput(
         "ids and a filter cannot be given together.", field="ids", hint="Give the one or the other."
     )
 
 
-def _say_which() -> InvalidInput:
+def say_which() -> InvalidInput:
     return InvalidInput(
         "say which runs are meant.",
         field="ids",
@@ -414,8 +363,8 @@ ROUTES = (
         query=CountQuery, refuses=(422,),
     ),
     ApiRoute(
-        "POST", "/runs/wait", "read", wait_for_runs, "Wait until one of many runs has ended", EndedRuns,
-        body=WaitBody, query=WaitQuery, refuses=(413, 415, 422), example={"numbers": [7, 8]},
+        "GET", "/runs/ended", "read", wait_for_runs, "Wait until one of many runs has ended", EndedRuns,
+        query=EndedQuery, refuses=(422,),
     ),
     ApiRoute(
         "POST", "/runs/pause", "operate", pause_runs, "Start nothing more of many runs", RunIds,
@@ -455,21 +404,5 @@ ROUTES = (
     ApiRoute(
         "PUT", "/runs/{run}/priority", "operate", set_priority, "Give a queued run another priority", Requested,
         202, PriorityBody, refuses=(404, 409, 413, 415, 422), example={"priority": 9},
-    ),
-    ApiRoute(
-        "GET", "/queue", "read", list_queue, "Queued runs in the order in which they start", QueuePage,
-        query=LongQuery, refuses=(422,),
-    ),
-    ApiRoute(
-        "GET", "/queue/why", "read", explain_queue, "Queued runs, each with what it waits for", ExplainedQueue,
-        query=LongQuery, refuses=(422,),
-    ),
-    ApiRoute(
-        "POST", "/queue/priority", "operate", set_priorities, "Give many queued runs another priority", Requested,
-        202, PriorityRunsBody, refuses=(404, 413, 415, 422), example={"flow": "build", "priority": 9},
-    ),
-    ApiRoute(
-        "POST", "/queue/cancel", "operate", cancel_queued, "Cancel runs that have not started", Requested,
-        202, CancelQueuedBody, refuses=(404, 413, 415, 422), example={"flow": "build"},
     ),
 )  # fmt: skip

@@ -19,6 +19,7 @@ from locktender.base.errors import (
     WaitTimeout,
 )
 from locktender.base.ids import run_of
+from locktender.base.states import TERMINAL_RUNS
 from locktender.client.results import ReturnedBy, raw_value
 from locktender.client.run_details import LogCounts, attempt_logs, log_counts, run_id_of
 from locktender.client.views import EventInfo, GraphInfo, LogInfo, TaskInfo
@@ -49,6 +50,8 @@ class RunProgress(msgspec.Struct, frozen=True):
 
     run: str
     state: str
+    number: int
+    """For `GET /runs/ended`; 0: not known yet."""
 
 
 class TaskPage(msgspec.Struct, frozen=True):
@@ -94,8 +97,11 @@ async def get_result(call: ApiCall) -> Any:
     try:
         run_id, value, by = await raw_value(call.core, run.id, round(query.wait * SECOND))
     except WaitTimeout:
-        state = await run.status()
-        return Reply(RunProgress(run.id, state), 202, {"retry-after": "1"})
+        info = await run.info()
+        if info.state in TERMINAL_RUNS:  # since
+            return await get_result(call)
+        shown = RunProgress(info.id, info.state, info.number)
+        return Reply(shown, 202, {"retry-after": "1"})
     except (RunFailed, AdmissionRejected, DuplicateKey) as error:
         # The last two: a submission in a transaction of an application, refused afterwards.
         return refusal(_Ended(error, await run.status()))

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from locktender.server.api import cache, flows, history, runs, runs_detail, schedules, settings
+from locktender.server.api import (
+    cache,
+    flows,
+    history,
+    queue,
+    runs,
+    runs_detail,
+    schedules,
+    settings,
+)
 from locktender.server.api.routing import ApiRoute
 
 PREFIX = "/api/v1"
 TABLE: tuple[ApiRoute, ...] = (
     *runs.ROUTES,
+    *queue.ROUTES,
     *runs_detail.ROUTES,
     *flows.ROUTES,
     *settings.ROUTES,
