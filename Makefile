@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.locktender-installed
 
-.PHONY: setup test test-fast test-portable test-long check demo picture bench bench-record bench-peers clean
+.PHONY: setup test test-fast test-portable test-long check demo picture vendor bench bench-record bench-peers clean
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml
@@ -53,6 +53,10 @@ demo: $(STAMP)
 # docs/demo.svg, from what the demo prints now.
 picture: $(STAMP)
 	$(BIN)/python tools/demo_picture.py
+
+# Scripts of others that the UI loads: by npm, checked against tools/vendor.lock.json. Nothing else needs npm.
+vendor: $(STAMP)
+	$(BIN)/python tools/vendor.py
 
 # Ours alone, at most five minutes; PARTS="backlog take_over sleepers" for the longer parts.
 bench: $(STAMP)

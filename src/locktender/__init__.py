@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from locktender.client.schedules import ScheduleChangeInfo, ScheduleInfo, TickInfo
     from locktender.client.slots import HeldSlots
     from locktender.client.submission import Submission
+    from locktender.client.submit_in import submit_in, submit_in_async
     from locktender.client.views import (
         EventInfo,
         LimitChangeInfo,
@@ -99,6 +100,7 @@ _HOMES = {
     "client.run": ("AsyncRun", "Run"),
     "client.slots": ("HeldSlots",),
     "client.submission": ("Submission",),
+    "client.submit_in": ("submit_in", "submit_in_async"),
     "client.views": (
         "EventInfo",
         "LimitChangeInfo",
@@ -199,6 +201,8 @@ __all__ = [
     "sleep",
     "sleep_until",
     "step",
+    "submit_in",
+    "submit_in_async",
     "wait_event",
 ]
 

@@ -7,6 +7,7 @@ leads only where that was asked for. `leader` and `worker` do not know each othe
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import msgspec
 from locktender.base.background import end_tasks
 from locktender.base.clock import Clock, SystemClock
 from locktender.base.config import Settings
+from locktender.base.errors import RoleRefused
 from locktender.base.limits import Limits
 from locktender.flows.registry import Registry, registry
 from locktender.leader.election import Election
@@ -28,6 +30,7 @@ from locktender.worker.announcing import FlowAnnouncer
 from locktender.worker.membership import Membership
 from locktender.worker.worker import LocalWorker
 
+log: logging.Logger = logging.getLogger(__name__)
 _dump = msgspec.json.Encoder().encode
 _DEFAULTS = Limits()
 _KNOBS = (
@@ -135,7 +138,7 @@ class Engine:
     async def start(self) -> None:
         """Join, and lead if no other process does. Returns when the worker, if there is one, has its lease."""
         if changes := declared_limits(self.settings):
-            await self.store.set_limit(changes)
+            await self._declare(changes)
         if self.membership is not None:
             await self.membership.start()
         if self._announcer is not None:
@@ -145,6 +148,17 @@ class Engine:
                 asyncio.create_task(self.election.watch(), name="locktender-watch"),
                 asyncio.create_task(self.election.run(), name="locktender-lead"),
             ]
+
+    async def _declare(self, changes: list[SetLimit]) -> None:
+        try:
+            await self.store.set_limit(changes)
+        except RoleRefused as error:
+            if self.election is not None:
+                raise
+            log.warning(
+                "limits in this worker's settings are not declared, the server's are in force: %s",
+                error,
+            )
 
     async def stop(self, grace_us: int | None = None) -> None:
         """Drain: no new tasks, what runs may finish within the grace, the rest is handed back."""

@@ -180,11 +180,11 @@ async def test_only_what_is_asked_for_is_shown(tmp_path: Path) -> None:
         "run": [*plain, "--run", broken],
         "pool": [*plain, "--pool", "db"],
         "both": [*plain, "--run", first, "--pool", "db"],
-        "other": [*plain, "--pool", "api"],
+        "none": [*plain, "--pool", "dbb"],
         "hour": [*plain, "--since", "1h"],
         "now": [*plain, "--since", "2999-01-01T00:00+00:00"],
         "wrong": [*plain, "--since", "yesterday"],
-        "said": ["audit", "--url", "locktender.db", "--pool", "api"],
+        "said": ["audit", "--url", "locktender.db", "--run", first],
     }
     did = await asyncio.to_thread(batch, commands, tmp_path)
     everything = did["all"].data["violations"]
@@ -196,12 +196,13 @@ async def test_only_what_is_asked_for_is_shown(tmp_path: Path) -> None:
     assert [peak["name"] for peak in did["pool"].data["peaks"]] == ["pool:db"]
     assert {each["run"] for each in did["both"].data["violations"]} <= {1}
     assert did["hour"].data["violations"] == everything
-    for none in ("other", "now"):
-        assert (did[none].data["violations"], did[none].code) == ([], 0)
+    assert (did["now"].data["violations"], did["now"].code) == ([], 0)
     assert did["all"].code == did["run"].code == did["pool"].code == 1
     assert did["wrong"].code == 2
     assert "--since 1h" in did["wrong"].err
-    assert "No rule and no peak of a pool 'api' is known." in did["said"].out
+    assert did["none"].code == 2
+    assert "no rule and no peak of a pool 'dbb' is known" in did["none"].err
+    assert "Did you mean 'db'?" in did["none"].err
     assert "more broken outside of what was asked for" in did["said"].out
 
 

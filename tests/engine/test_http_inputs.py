@@ -228,3 +228,7 @@ async def test_pages_of_strangers_are_refused(port: int):
     own = {"origin": f"http://127.0.0.1:{port}"}
     found = await fetch(port, "/api/v1/limits/max_active/reset", "POST", headers=own)
     assert found.status == 200
+    # a form without an Origin, as old browsers send it, has no token of this server's pages
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    found = await fetch(port, "/api/v1/limits/max_active/reset", "POST", b"", form)
+    assert (found.status, found.data["field"]) == (403, "csrf")

@@ -83,7 +83,7 @@ def test_no_public_signature_hides_its_options(name: str, value: Any):
 
 @pytest.mark.parametrize("verb", [locktender.embedded, locktender.embedded_async])
 def test_opening_an_engine_shows_every_setting(verb: Any):
-    shown = set(inspect.signature(verb).parameters) - {"provisioner"}
+    shown = set(inspect.signature(verb).parameters)
     assert shown == set(KEYS) - {"provision"}  # which a provisioner gives its workers
 
 

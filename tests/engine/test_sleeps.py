@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,13 @@ from locktender import (
 )
 from locktender.observe.checkpoint import audit
 from locktender.store.open import settings_for, store_for
+from locktender.store.postgres.server_clock import ServerClock
 from locktender.testing import check_history, eventually
 
 pytest_plugins = ["locktender.testing.postgres"]
 TIMEOUT = "60s"
 CLEANED: list[int] = []
+WAITED_ONCE = ["queued", "running", "waiting", "queued", "running", "succeeded"]
 
 ALL_TRANSPORTS = "long"
 
@@ -68,6 +70,11 @@ async def clean(n: int) -> None:
 def in_a_diamond(n: int) -> list[Any]:
     first = double(n)
     return pair(sleep("200ms", first), double(first))
+
+
+@flow
+def between(n: int, pause: str) -> int:
+    return double(sleep(pause, double(n)))
 
 
 @flow
@@ -141,9 +148,10 @@ def states(run: Any) -> list[str]:
 
 
 def test_g1_a_sleep_passes_its_value_on_when_its_time_has_come(client: Client):
-    run = client.submit(in_a_diamond, 1)
-    assert run.result(TIMEOUT) == [2, 4]
-    assert states(run) == ["queued", "running", "waiting", "queued", "running", "succeeded"]
+    run = client.submit(between, 1, "200ms")
+    assert run.result(TIMEOUT) == 4
+    assert states(run) == WAITED_ONCE
+    assert client.submit(in_a_diamond, 1).result(TIMEOUT) == [2, 4]
     assert client.submit(behind_maps, [1, 2, 3]).result(TIMEOUT) == 24
     moment = datetime.now(UTC) + timedelta(milliseconds=200)
     assert client.submit(until_moments, moment).result(TIMEOUT) == [2, 4]
@@ -151,6 +159,23 @@ def test_g1_a_sleep_passes_its_value_on_when_its_time_has_come(client: Client):
     assert client.submit(by_result, "30ms").result(TIMEOUT) == 6
     assert client.submit(of_a_large_value, 7).result(TIMEOUT) == [7, None]
     assert client.submit(on_condition, 3).result(TIMEOUT) == [None, 6]
+
+
+def test_a_run_is_woken_once_where_the_reckoned_time_lags(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    """A busy server answers late, so what is reckoned from its answers is behind its time."""
+
+    async def behind(clock: ServerClock, ask: Callable[[], Awaitable[int]]) -> int:
+        return await reckoned(clock, ask) - 150_000
+
+    reckoned = ServerClock.now
+    monkeypatch.setattr(ServerClock, "now", behind)
+    with embedded(postgres_url, grace="2s") as client:
+        runs = [client.submit(between, n, f"{200 + 20 * n}ms") for n in range(5)]
+        assert [run.result(TIMEOUT) for run in runs] == [0, 4, 8, 12, 16]
+        assert [states(run) for run in runs] == [WAITED_ONCE] * 5
+    check_history(postgres_url)
 
 
 def test_g5_a_run_that_sleeps_gives_back_its_place(client: Client):

@@ -247,7 +247,7 @@ async def test_connections_of_async_code(client: AsyncClient, postgres_url: str)
         fourth = await client.submit(doubled, 4, connection=raw)
     runs = (first, second, third, fourth)
     assert [await run.result(SECONDS) for run in runs] == [2, 4, 6, 8]
-    wrong = pytest.raises(InvalidInput, match="this client is async")
+    wrong = pytest.raises(InvalidInput, match="the call is async")
     with psycopg.connect(postgres_url) as blocking, wrong:
         await client.submit(doubled, 1, connection=blocking)
 
@@ -260,7 +260,7 @@ def test_an_async_connection_is_refused_by_plain_code(postgres_url: str, tmp_pat
         def __del__(self) -> None:
             pass
 
-    wrong = pytest.raises(InvalidInput, match="this client is not async")
+    wrong = pytest.raises(InvalidInput, match="the connection is async")
     with embedded(postgres_url, work_dir=str(tmp_path)) as engine, wrong:
         engine.submit(doubled, 1, connection=AsyncConnection())
 

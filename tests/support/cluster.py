@@ -121,6 +121,7 @@ class Cluster:
         *,
         spawn: Path | None = None,
         provisioner: str | None = None,
+        elastic: str | None = None,
         max_workers: int = 1,
         program: tuple[str, ...] = ("-m", "locktender"),
         **settings: object,
@@ -129,12 +130,15 @@ class Cluster:
 
         spawn          with workers for what overflows
         provisioner    with workers that somebody else starts, as the command line names it
+        elastic        with workers of an engine: `[provisioner]` of the settings, as JSON
         """
         command = ["server", "--port", "0"]
         if spawn is not None:
             command += ["--spawn", str(spawn), "--max-workers", str(max_workers)]
         if provisioner is not None:
             command += ["--provisioner", provisioner, "--max-workers", str(max_workers)]
+        if elastic is not None:
+            command += ["--set", f"provisioner={elastic}", "--max-workers", str(max_workers)]
         return self._start(command, settings, program=program)
 
     def worker(

@@ -38,6 +38,7 @@ OWNERS: dict[str, Owner] = {
     "log": "run",
     "request": "request",
     "worker": "worker",
+    "workers_version": "nobody",
     "lost_worker": "worker",
     "silence": "worker",
     "asked_worker": "worker",
@@ -47,6 +48,7 @@ OWNERS: dict[str, Owner] = {
     "schedule": "nobody",
     "schedule_tick": "nobody",
     "schedule_history": "nobody",
+    "token": "nobody",  # read by HTTP servers only
     "limit_rule": "limit",
     "limit_history": "limit",
     "leader": "nobody",

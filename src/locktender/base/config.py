@@ -177,6 +177,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # workers that are started on overflow
     max_workers: int = 0
     """At most this many at once. 0: none are started."""
+    provisioner: dict[str, Any] = {}
+    """What starts them, with its options (`kind`, …); empty: what the command line or the program names."""
     provision_interval_us: int = microseconds("5s")
     provision_cooldown_us: int = microseconds("10s")
     """After a failure; doubled by each that follows, up to five minutes."""

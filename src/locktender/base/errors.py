@@ -289,6 +289,12 @@ class StoreBusy(StoreError):
     code = "store_busy"
 
 
+class RoleRefused(StoreError):
+    """The database role of this process may not do that. Nothing was stored."""
+
+    code = "role_refused"
+
+
 class SchemaTooNew(StoreError):
     """The file was written by a newer locktender than this one."""
 

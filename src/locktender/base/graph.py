@@ -7,7 +7,7 @@ the item of a map. So two runs of one flow share one graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -256,6 +256,31 @@ def operands(condition: AnyCondition) -> list[AnyTemplate]:
             return operands(inner)
         case AllOf(several) | AnyOf(several):
             return [value for each in several for value in operands(each)]
+
+
+def condition_text(condition: AnyCondition, names: Sequence[str]) -> str:
+    """`check.ok == …`: constants are values of a run, and not named here."""
+    match condition:
+        case Truthy(value):
+            return _template_text(value, names)
+        case Compare(op, left, right):
+            return f"{_template_text(left, names)} {op} {_template_text(right, names)}"
+        case Not(inner):
+            return f"not ({condition_text(inner, names)})"
+        case AllOf(several):
+            return " and ".join(condition_text(each, names) for each in several)
+        case AnyOf(several):
+            return " or ".join(condition_text(each, names) for each in several)
+
+
+def _template_text(template: AnyTemplate, names: Sequence[str]) -> str:
+    match template:
+        case Output(node, path) if 0 <= node < len(names):
+            return "".join([names[node], *(f"[{each!r}]" for each in path)])
+        case Param(name):
+            return name
+        case _:
+            return "…"
 
 
 def outputs(template: AnyTemplate) -> list[Output]:

@@ -61,6 +61,8 @@ def table_from_text(text: str, key: str) -> object:
             return msgspec.json.decode(text)
         except msgspec.DecodeError as error:
             raise InvalidInput(f"{key} is not JSON: {error}.", field=key) from error
+    if key == "provisioner" and "=" not in text:
+        return {"kind": text.strip()}
     table: dict[str, Any] = {}
     for part in text.split(","):
         name, equals, value = part.strip().rpartition("=")
@@ -310,6 +312,11 @@ def _worker_labels(value: object) -> dict[str, str]:
     return names.labels(value, "worker_labels")
 
 
+def _provisioner(value: object) -> dict[str, Any]:
+    """Its options are checked when it is made: each kind has its own."""
+    return dict(_entries(value, "provisioner"))
+
+
 def _keys() -> dict[str, Key]:
     keys = [
         Key("url", "url", _text("url")),
@@ -327,6 +334,7 @@ def _keys() -> dict[str, Key]:
         Key("worker_labels", "worker_labels", _worker_labels, table=True),
         Key("provision", "provision", _text("provision")),
         Key("max_workers", "max_workers", _max_workers, int),
+        Key("provisioner", "provisioner", _provisioner, table=True),
         Key("max_active", "max_active", _limit("max_active"), int, limit=True),
         Key("max_waiting", "max_waiting", _limit("max_waiting"), int, limit=True),
         Key("max_concurrent_runs", "max_concurrent_runs", _limit("max_concurrent_runs"), int,

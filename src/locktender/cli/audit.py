@@ -12,6 +12,7 @@ from locktender.cli.context import Context, command
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from locktender.base.errors import NotFound
     from locktender.base.model import HeldUp
     from locktender.client.bridge import StoreReader
     from locktender.observe.checker import Peak
@@ -65,6 +66,9 @@ def audit(
     if scope.bounded:
         # A peak is of a limit and of all times: of those that are asked for, a pool alone has one.
         highest = [peak for peak in highest if peak.name == f"pool:{pool}"]
+    if pool is not None and pool not in limits.pools and not highest:
+        peaks = (peak.name.removeprefix("pool:") for peak in done.peaks if peak.name[:5] == "pool:")
+        raise _unknown_pool(pool, {*limits.pools, *peaks})
     if shell.json:
         shell.data(
             {
@@ -88,8 +92,6 @@ def audit(
     shell.say(f"{done.events:,} events, {len(promises())} promises: {_verdict(len(violations))}")
     if others := len(done.violations) - len(violations):
         shell.say(f"[yellow]{others} more broken outside of what was asked for.[/]")
-    if pool is not None and pool not in limits.pools and not highest:
-        shell.say(f"[yellow]No rule and no peak of a pool {escape(repr(pool))} is known.[/]")
     if done.began.seq:
         shell.say(f"[dim]{_began(done.began)}[/]")
     if marks.runs:
@@ -129,6 +131,18 @@ async def _scope(
     if run is not None:
         number = (await reading.core.row(await resolve(reading.core, run))).seq
     return AuditScope(at, number, pool)
+
+
+def _unknown_pool(pool: str, known: set[str]) -> NotFound:
+    from locktender.base.errors import NotFound
+    from locktender.base.names import did_you_mean
+
+    return NotFound(
+        f"no rule and no peak of a pool {pool!r} is known.",
+        field="pool",
+        got=pool,
+        hint=did_you_mean(pool, sorted(known)) or "`locktender pools list` shows them.",
+    )
 
 
 def _began(began: AuditBegin) -> str:

@@ -1,4 +1,4 @@
-"""`db`: the store itself: status, schema, pruning, copies."""
+"""`db`: the store itself: status, schema, pruning, copies, roles."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from locktender.cli.context import Context, command, group
 from locktender.cli.db_copies import backup, copy
 
 if TYPE_CHECKING:
+    from locktender.store.copying import Purpose
     from locktender.store.maintenance import Status
 
 
@@ -21,6 +22,8 @@ def register(app: typer.Typer) -> None:
     command(noun, "prune")(prune)
     command(noun, "copy")(copy)
     command(noun, "backup")(backup)
+    command(noun, "grant-worker")(grant_worker)
+    command(noun, "grant-submit")(grant_submit)
     command(noun, "checkpoint", hidden=True)(checkpoint)
 
 
@@ -311,3 +314,48 @@ def checkpoint(
 
         found = reading.call(work())
     shell.done(_found(found), found)
+
+
+# -- roles
+
+
+_Role = Annotated[str, typer.Argument(metavar="ROLE", help="A role of the PostgreSQL server.")]
+_Revoke = Annotated[bool, typer.Option("--revoke", help="Take the rights back.", metavar="")]
+_Print = Annotated[
+    bool,
+    typer.Option("--print", help="Only show the SQL, for psql; connects to nothing.", metavar=""),
+]
+
+
+def grant_worker(
+    shell: Context, role: _Role, revoke: _Revoke = False, print_: _Print = False
+) -> None:
+    """Give a PostgreSQL role what a worker needs and nothing else. Again after an upgrade."""
+    _grant(shell, "worker", role, revokes=revoke, prints=print_)
+
+
+def grant_submit(
+    shell: Context, role: _Role, revoke: _Revoke = False, print_: _Print = False
+) -> None:
+    """Let a PostgreSQL role submit runs in its own transactions, and nothing else."""
+    _grant(shell, "submit", role, revokes=revoke, prints=print_)
+
+
+def _grant(shell: Context, purpose: Purpose, role: str, *, revokes: bool, prints: bool) -> None:
+    import asyncio
+
+    from locktender.store.open import place_for
+
+    place = place_for(shell.settings().url)
+    if prints:
+        script = place.grant_script(purpose, role, revokes=revokes)
+        if shell.json:
+            shell.data({"sql": script})
+        else:
+            print(script)
+        return
+    asyncio.run(place.grant(purpose, role, revokes=revokes))
+    done = {"role": role, "purpose": purpose, "granted": not revokes}
+    what = "do a worker's work" if purpose == "worker" else "submit runs in its transactions"
+    may = "may no longer" if revokes else "may now"
+    shell.done(f"the role {escape(role)} {may} {what} in {escape(place.where)}", done)

@@ -10,6 +10,7 @@ ones. Attempts that run go on with the code they started with.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import linecache
 import os
@@ -34,6 +35,7 @@ from locktender.base.errors import InvalidInput, LocktenderError
 from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.cli.context import Context
 from locktender.cli.errors import UserCode
+from locktender.cli.http_options import check_tokens
 from locktender.cli.load_flow import Target, flows_of, load_source
 from locktender.cli.more_workers import Wanted, started
 from locktender.cli.server import PORT
@@ -46,6 +48,7 @@ from locktender.client.pools_async import AsyncPools
 from locktender.client.runs_async import AsyncRuns
 from locktender.client.views import PoolInfo, RunInfo
 from locktender.flows.registry import registry
+from locktender.server.options import HttpOptions, http_options
 from locktender.server.web import bind, serving, url_of
 
 _OURS = str(Path(__file__).parent.parent.resolve())
@@ -257,12 +260,17 @@ class DevEngine:
     """An engine on a loop of its own."""
 
     def __init__(
-        self, settings: Settings, listener: socket.socket, more: MoreWorkers | None = None
+        self,
+        settings: Settings,
+        listener: socket.socket,
+        more: MoreWorkers | None = None,
+        options: HttpOptions | None = None,
     ) -> None:
         """It answers by HTTP on `listener`, also after a restart."""
         self._settings = settings
         self._listener = listener
         self._more = more
+        self._options = options or HttpOptions()
         self._serving = AsyncExitStack()
         self._bridge = Bridge()
         try:
@@ -274,7 +282,7 @@ class DevEngine:
     async def _open(self) -> Core:
         overflow = None if self._more is None else self._more.overflow
         core = await Core.open(self._settings, engine=True, overflow=overflow)
-        answers = serving(core, self._listener, demand=True, api=True)
+        answers = serving(core, self._listener, demand=True, api=True, options=self._options)
         await self._serving.enter_async_context(answers)
         return core
 
@@ -326,9 +334,11 @@ class DevLoop:
         plain: bool,
         wanted: Wanted,
         port: int | None = None,
+        auth: str | None = None,
     ) -> None:
         """`wanted`: what starts more workers; `port`: None is the usual one, or another if that is taken."""
         self._port = port
+        self._options = http_options(auth=auth, loopback=True)
         self._wanted = wanted
         self._shell = shell
         self._settings = settings
@@ -342,7 +352,9 @@ class DevLoop:
             grace_us = min(GRACE_US, self._settings.grace_us)
             more = started(self._wanted, self._settings, grace_us=grace_us, same_code=True)
             listener = self._bound()
-            host = DevEngine(self._settings, listener, more)
+            if self._options.auth == "tokens":
+                asyncio.run(check_tokens(self._shell, self._settings))
+            host = DevEngine(self._settings, listener, more, self._options)
             names = ", ".join(source.flows) or "no flow yet"
             title = f"[bold]locktender dev[/] {escape(self._target.where)} ({escape(names)}) [dim]Ctrl-C stops[/]"
             screen = DevScreen(self._shell.out, title, plain=self._plain)

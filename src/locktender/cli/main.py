@@ -61,6 +61,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "cache": ("cache",),
     "mailing": ("send", "waiting"),
     "workers": ("workers",),
+    "tokens": ("tokens",),
     "why": ("why",),
     "blame": ("blame",),
     "events": ("events",),

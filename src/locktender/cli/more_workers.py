@@ -32,8 +32,8 @@ OwnProvisioner = Annotated[
     str | None,
     typer.Option(
         "--provisioner",
-        metavar="MODULE:NAME",
-        help="Starts the workers instead: a provisioner, or a class or function that makes one.",
+        metavar="KIND|MODULE:NAME",
+        help="Starts the workers instead: a kind of [provisioner] in the settings, or an object of yours.",
     ),
 ]
 _EXAMPLE = "locktender server --spawn flows.py --max-workers 3"
@@ -64,7 +64,7 @@ def given(max_workers: str | None, label: Sequence[str] | None) -> dict[str, Any
     return found
 
 
-def wanted(spawn: Sequence[str] | None, provisioner: str | None) -> Wanted:
+def wanted(spawn: Sequence[str] | None, provisioner: str | None, settings: Settings) -> Wanted:
     """What `--spawn` and `--provisioner` name, checked before the server starts."""
     from locktender.base.errors import InvalidInput
 
@@ -77,6 +77,10 @@ def wanted(spawn: Sequence[str] | None, provisioner: str | None) -> Wanted:
         )
     if provisioner is not None:
         return Wanted([], load_provisioner(provisioner))
+    if not spawn and settings.provisioner:
+        from locktender.provision.options import provisioner_of
+
+        return Wanted([], provisioner_of)
     return Wanted([word for text in spawn or () for word in source_words(text)])
 
 
@@ -158,14 +162,18 @@ def load_provisioner(text: str) -> GivenProvisioner:
     from locktender.base.errors import InvalidInput, NotFound
     from locktender.base.names import did_you_mean
     from locktender.cli import load_flow
+    from locktender.provision.options import KINDS, provisioner_of
 
+    if text in KINDS:
+        return lambda settings: provisioner_of(_of_kind(text, settings))
     target = load_flow.parse(text)
     if not target.flow:
         raise InvalidInput(
-            "--provisioner needs a module and a name in it.",
+            "--provisioner needs a module and a name in it, or a kind.",
             field="provisioner",
             got=text,
-            hint="e.g. --provisioner shop.machines:provisioner, or machines.py:Machines",
+            hint=did_you_mean(text, KINDS)
+            or "e.g. --provisioner shop.machines:provisioner, or machines.py:Machines",
         )
     module = load_flow.load_source(target)
     names = [name for name in vars(module) if not name.startswith("_")]
@@ -177,6 +185,12 @@ def load_provisioner(text: str) -> GivenProvisioner:
             hint=did_you_mean(target.flow, names),
         )
     return getattr(module, target.flow)
+
+
+def _of_kind(kind: str, settings: Settings) -> Settings:
+    import msgspec
+
+    return msgspec.structs.replace(settings, provisioner={**settings.provisioner, "kind": kind})
 
 
 def made_for(provisioner: GivenProvisioner, settings: Settings) -> Any:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from locktender.cli.context import Context, command, start_logging
+from locktender.cli.http_options import AuthOption
 from locktender.cli.more_workers import Label, MaxWorkers, OwnProvisioner
 
 PANEL = "Run flows"
@@ -221,7 +222,8 @@ def submit(
         alive = [worker for worker in client.workers.list() if worker.alive]
     how = made.submitted or "created"
     shell.done(
-        _SUBMITTED[how].format(id=made.id, flow=info.flow), {**asdict(info), "submitted": how}
+        _SUBMITTED[how].format(id=made.id, flow=info.flow),
+        {**msgspec.structs.asdict(info), "submitted": how},
     )
     if not alive and how == "created":
         where = flow.rpartition(":")[0] or flow
@@ -302,6 +304,7 @@ def dev(
             help="Of the HTTP API, on this machine alone: 8470, or a free one if that is taken.",
         ),
     ] = None,
+    auth: AuthOption = None,
 ) -> int:
     """Run an engine for a file and reload it when it changes; Ctrl-C stops.
 
@@ -324,7 +327,7 @@ def dev(
 
     settings = shell.settings(**{"exit_when_stuck": True, **overrides})
     wanted = more_workers.wanted_by_dev(target, provisioner, settings)
-    return DevLoop(shell, settings, target, plain=plain, wanted=wanted, port=port).run()
+    return DevLoop(shell, settings, target, plain=plain, wanted=wanted, port=port, auth=auth).run()
 
 
 def demo(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from locktender.cli.context import Context, NumberCommand, command, log_lines
+from locktender.cli.http_options import AllowedHost, AuthOption, TlsCert, TlsKey, TrustedProxy
 from locktender.cli.more_workers import Label, MaxWorkers, OwnProvisioner, Wanted
 from locktender.cli.run import Pool, Set
 from locktender.cli.worker import PANEL, WithParent
@@ -63,6 +64,11 @@ def server(
         bool,
         typer.Option("--no-api", help="Serve only /health, /ready, /metrics and /api/v1/demand."),
     ] = False,
+    auth: AuthOption = None,
+    allowed_host: AllowedHost = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    trusted_proxy: TrustedProxy = None,
     local_postgres: Annotated[
         str | None,
         typer.Option(
@@ -108,13 +114,27 @@ def server(
     overrides |= more_workers.given(max_workers, label)
     # Wrong settings are refused before anything is started.
     settings = shell.settings(**overrides)
-    wanted = more_workers.wanted(spawn, provisioner)
+    wanted = more_workers.wanted(spawn, provisioner, settings)
     more_workers.check_wanted(wanted, settings)
     log_lines(shell, settings.log_level)
     folder = None if local_postgres is None else Path(local_postgres)
+    reached: dict[str, Any] = {
+        "auth": auth,
+        "allowed_hosts": allowed_host or (),
+        "proxies": trusted_proxy or (),
+        "tls_cert": tls_cert,
+        "tls_key": tls_key,
+    }
     asyncio.run(
         _serve(
-            shell, overrides, folder, (host, port), wanted, with_parent=with_parent, api=not no_api
+            shell,
+            overrides,
+            folder,
+            (host, port),
+            wanted,
+            with_parent=with_parent,
+            api=not no_api,
+            reached=reached,
         )
     )
     return 0
@@ -129,30 +149,35 @@ async def _serve(
     *,
     with_parent: bool,
     api: bool,
+    reached: dict[str, Any],
 ) -> None:
+    from locktender.cli.http_options import check_tokens
     from locktender.cli.more_workers import started
     from locktender.cli.shutdown import StopRequests, serve
-    from locktender.server.api.principal import check_bind
-    from locktender.server.web import bind, is_loopback, serving
+    from locktender.server.options import http_options
+    from locktender.server.web import bind, is_loopback, serving, url_of
 
     stop = StopRequests()
     stop.listen(with_parent=with_parent)
     async with AsyncExitStack() as opened:
         listener = opened.enter_context(bind(*at))
-        if api:
-            check_bind(listener, loopback=is_loopback(listener))
-        elif not is_loopback(listener):
+        options = http_options(loopback=not api or is_loopback(listener), **reached)
+        if not api and not is_loopback(listener):
             shell.note("Anyone who reaches this address can read what is served there.")
         database: LocalPostgres | None = None
         if folder is not None:
             database = await opened.enter_async_context(_postgres(shell, folder))
             shell = replace(shell, url=database.url)
         settings = shell.settings(**overrides)
+        if options.auth == "tokens":
+            await check_tokens(shell, settings)
 
         async def ready(core: Core) -> None:
-            await opened.enter_async_context(serving(core, listener, demand=True, api=api))
+            await opened.enter_async_context(
+                serving(core, listener, demand=True, api=api, options=options)
+            )
             await _elected(core, stop)
-            await _say(shell, core, listener, database)
+            await _say(shell, core, url_of(listener, options.scheme), listener, database)
 
         more = started(wanted, settings)
         await serve(settings, stop, ready, lead=True, work=False, more=more)
@@ -198,11 +223,13 @@ async def _elected(core: Core, stop: StopRequests) -> None:
         await asyncio.sleep(0.02)
 
 
-async def _say(shell: Context, core: Core, listener: Any, database: LocalPostgres | None) -> None:
-    from locktender.server.web import port_of, url_of
+async def _say(
+    shell: Context, core: Core, http: str, listener: Any, database: LocalPostgres | None
+) -> None:
+    from locktender.server.web import port_of
 
     leads = core.engine is not None and core.engine.metrics.term > 0
-    http, port = url_of(listener), port_of(listener)
+    port = port_of(listener)
     store = core.settings.shown_url if database is None else database.url
     if shell.json:
         shell.data(

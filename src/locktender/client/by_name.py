@@ -7,12 +7,14 @@ announced is refused.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 
 from locktender.base import codec, graph_check
 from locktender.base.announced import AnnouncedFlow, check_arguments
+from locktender.base.clock import Clock
+from locktender.base.config import Settings
 from locktender.base.errors import InvalidInput, NotFound
 from locktender.base.graph import Graph
 from locktender.base.model import NewRun
@@ -56,7 +58,18 @@ async def prepare_named(core: Core, name: str, calls: Iterable[object]) -> list[
     return prepare_announced(core, await announced_flow(core, name), calls)
 
 
-def prepare_announced(core: Core, flow: AnnouncedFlow, calls: Iterable[object]) -> list[Prepared]:
+class Submitter(Protocol):
+    """What is needed to prepare a run."""
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def clock(self) -> Clock: ...
+
+
+def prepare_announced(
+    core: Submitter, flow: AnnouncedFlow, calls: Iterable[object]
+) -> list[Prepared]:
     """Calls of a flow that was announced, checked and ready to be stored."""
     refuse_while_importing("submits a run")
     ids, trace = made_ids(core.clock), tracing.traceparent()

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from locktender.client.result_cache import SyncCache
     from locktender.client.schedules import SyncSchedules
     from locktender.client.slots import Slots
+    from locktender.client.tokens import SyncTokens
     from locktender.flows.definitions import FlowDef
     from locktender.flows.flows import Flow
     from locktender.observe.why import Why
@@ -50,6 +51,7 @@ class Client(SyncSubmitting):
     schedules              namespace to set and see schedules: runs of a flow at set times
     events                 namespace to send events, and to see who waits for which
     cache                  namespace to see and forget cached results of steps
+    tokens                 namespace to make and revoke tokens of the HTTP API
     """
 
     def __init__(
@@ -121,6 +123,13 @@ class Client(SyncSubmitting):
         from locktender.client.events import SyncEvents
 
         return SyncEvents(self._bridge, self._client.events)
+
+    @cached_property
+    def tokens(self) -> SyncTokens:
+        """Namespace `tokens`: tokens of the HTTP API."""
+        from locktender.client.tokens import SyncTokens
+
+        return SyncTokens(self._bridge, self._client.tokens)
 
     @cached_property
     def cache(self) -> SyncCache:

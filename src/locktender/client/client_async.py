@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from locktender.client.schedules import AsyncSchedules
     from locktender.client.slots import AsyncSlots
     from locktender.client.submit import Prepared, Preparing
+    from locktender.client.tokens import AsyncTokens
     from locktender.client.workers import AsyncWorkers
     from locktender.flows.flows import Flow
     from locktender.observe.why import Why
@@ -53,6 +54,7 @@ class AsyncClient(AsyncSubmitting):
     schedules              namespace to set and see schedules: runs of a flow at set times
     events                 namespace to send events, and to see who waits for which
     cache                  namespace to see and forget cached results of steps
+    tokens                 namespace to make and revoke tokens of the HTTP API
     """
 
     def __init__(self, core: Core) -> None:
@@ -106,6 +108,13 @@ class AsyncClient(AsyncSubmitting):
         from locktender.client.events import AsyncEvents
 
         return AsyncEvents(self._core)
+
+    @cached_property
+    def tokens(self) -> AsyncTokens:
+        """Namespace `tokens`: tokens of the HTTP API."""
+        from locktender.client.tokens import AsyncTokens
+
+        return AsyncTokens(self._core)
 
     @cached_property
     def cache(self) -> AsyncCache:

@@ -18,9 +18,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from contextvars import Context
 from copy import copy
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from locktender.base.background import end_tasks
 from locktender.base.clock import SECOND, Clock, SystemClock
@@ -423,7 +424,7 @@ class Core:
         if self.version is not None:
             last = changes[-1]
             changes = [
-                replace(each, version=self.version)
+                msgspec.structs.replace(each, version=self.version)
                 if (each.kind, each.name) == (last.kind, last.name)
                 else each
                 for each in changes

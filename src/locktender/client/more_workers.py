@@ -28,6 +28,7 @@ from locktender.flows.registry import registry
 from locktender.flows.steps import Step
 from locktender.provision.controller import ProvisionController
 from locktender.provision.local import LocalProvisioner, worker_command
+from locktender.provision.options import provisioner_of
 from locktender.provision.protocol import Provisioner, error_text
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -144,7 +145,8 @@ class MoreWorkers:
     async def renew(self) -> None:
         """The code has changed: workers with the old code drain, and new workers are started when needed."""
         for each in await self._provisioner.list():
-            if each.state in ("starting", "running"):
+            # Others may be listed too: of other machines, or of other stores in the same engine.
+            if each.state in ("starting", "running") and each.name in self.overflow.started:
                 await self._provisioner.release(each.name)
 
     async def close(self, grace_us: int | None = None) -> None:
@@ -173,6 +175,8 @@ def more_workers(settings: Settings, provisioner: GivenProvisioner | None) -> Mo
         return MoreWorkers(made(provisioner, settings), settings)
     if not settings.max_workers:
         return None
+    if settings.provisioner and not settings.provision:
+        return MoreWorkers(made(provisioner_of, settings), settings)
     try:
         return _beside(settings)
     except InvalidInput as error:

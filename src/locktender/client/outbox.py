@@ -7,7 +7,7 @@ of it. Ceilings and keys are judged then. Until then the run is *submitted*; one
 from __future__ import annotations
 
 import importlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, Literal, cast
 
 from locktender.base.errors import InvalidInput
@@ -17,6 +17,7 @@ from locktender.store.open import schema_of
 from locktender.store.outbox import pack_run
 from locktender.store.protocol import OutboxRun
 
+Unset = Sequence[str]
 Driver = Literal["asyncpg", "psycopg", "psycopg2", "sqlalchemy", "django"]
 _DRIVERS: tuple[Driver, ...] = ("asyncpg", "psycopg", "psycopg2", "sqlalchemy", "django")
 _KNOWN = (
@@ -26,37 +27,51 @@ _KNOWN = (
 
 
 def submit_by(core: Core, connection: object, prepared: Prepared, *, notify: bool) -> None:
-    """Stores the run with the caller's transaction, over a connection for plain code."""
-    driver, values = _row_of(connection, prepared, notify=notify)
-    if _is_async(driver, connection):
-        raise _wrong("this client is not async, and the connection is.", connection)
-    if driver == "sqlalchemy":
-        cast("Any", connection).execute(_alchemy_text(core), values)
-    else:
-        with cast("Any", connection).cursor() as cursor:
-            cursor.execute(_text(core, "%s", "%s", "%s"), tuple(values.values()))
+    """Stores the run of a client for plain code with its caller's transaction."""
+    store_by(schema_of(core.settings.url), connection, prepared, notify=notify)
 
 
 async def submit_by_async(
     core: Core, connection: object, prepared: Prepared, *, notify: bool
 ) -> None:
+    """Stores the run of an async client with its caller's transaction."""
+    await store_by_async(schema_of(core.settings.url), connection, prepared, notify=notify)
+
+
+def store_by(
+    schema: str | None, connection: object, prepared: Prepared, unset: Unset = (), *, notify: bool
+) -> None:
+    """Stores the run with the caller's transaction, over a connection for plain code."""
+    driver, values = _row_of(connection, prepared, unset, notify=notify)
+    if _is_async(driver, connection):
+        raise _wrong("the connection is async, and the call is not.", connection)
+    if driver == "sqlalchemy":
+        cast("Any", connection).execute(_alchemy_text(schema), values)
+    else:
+        with cast("Any", connection).cursor() as cursor:
+            cursor.execute(_text(schema, "%s", "%s", "%s"), tuple(values.values()))
+
+
+async def store_by_async(
+    schema: str | None, connection: object, prepared: Prepared, unset: Unset = (), *, notify: bool
+) -> None:
     """Stores the run with the caller's transaction, over a connection for async code."""
-    driver, values = _row_of(connection, prepared, notify=notify)
+    driver, values = _row_of(connection, prepared, unset, notify=notify)
     if not _is_async(driver, connection):
-        raise _wrong("this client is async, and the connection is not.", connection)
+        raise _wrong("the call is async, and the connection is not.", connection)
     given = cast("Any", connection)
     stored: Awaitable[object]
     if driver == "asyncpg":
-        stored = given.execute(_text(core, "$1", "$2", "$3"), *values.values())
+        stored = given.execute(_text(schema, "$1", "$2", "$3"), *values.values())
     elif driver == "sqlalchemy":
-        stored = given.execute(_alchemy_text(core), values)
+        stored = given.execute(_alchemy_text(schema), values)
     else:
-        stored = given.execute(_text(core, "%s", "%s", "%s"), tuple(values.values()))
+        stored = given.execute(_text(schema, "%s", "%s", "%s"), tuple(values.values()))
     await stored
 
 
 def _row_of(
-    connection: object, prepared: Prepared, *, notify: bool
+    connection: object, prepared: Prepared, unset: Unset, *, notify: bool
 ) -> tuple[Driver, dict[str, Any]]:
     found = {each.__module__.partition(".")[0] for each in type(connection).__mro__}
     driver: Driver | None = next((each for each in _DRIVERS if each in found), None)
@@ -64,7 +79,7 @@ def _row_of(
         raise _wrong(
             f"{type(connection).__name__} is not a connection that is known here.", connection
         )
-    body = pack_run(OutboxRun(prepared.run, prepared.body))
+    body = pack_run(OutboxRun(prepared.run, prepared.body, tuple(unset)))
     return driver, {"id": prepared.run.id, "body": body, "tell": notify}
 
 
@@ -76,8 +91,7 @@ def _wrong(message: str, connection: object) -> InvalidInput:
     return InvalidInput(message, field="connection", got=type(connection).__name__, hint=_KNOWN)
 
 
-def _text(core: Core, run_id: str, body: str, tell: str) -> str:
-    schema = schema_of(core.settings.url)
+def _text(schema: str | None, run_id: str, body: str, tell: str) -> str:
     if schema is None:
         raise InvalidInput(
             "only a store on PostgreSQL takes part in transactions of an application.",
@@ -87,6 +101,6 @@ def _text(core: Core, run_id: str, body: str, tell: str) -> str:
     return f'SELECT "{schema}".submit_run(CAST({run_id} AS text), CAST({body} AS bytea), CAST({tell} AS boolean))'
 
 
-def _alchemy_text(core: Core) -> Any:
+def _alchemy_text(schema: str | None) -> Any:
     # Only a caller that has SQLAlchemy comes here.
-    return importlib.import_module("sqlalchemy").text(_text(core, ":id", ":body", ":tell"))
+    return importlib.import_module("sqlalchemy").text(_text(schema, ":id", ":body", ":tell"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -26,8 +25,7 @@ _dump = msgspec.json.Encoder().encode
 MAX_REASON = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class PausedFlow:
+class PausedFlow(msgspec.Struct, frozen=True):
     """A flow whose runs start nothing."""
 
     name: str
@@ -39,8 +37,7 @@ class PausedFlow:
 PausedFlows = list[PausedFlow]
 
 
-@dataclass(frozen=True, slots=True)
-class FlowInfo:
+class FlowInfo(msgspec.Struct, frozen=True):
     """A flow that workers have announced, or that is paused."""
 
     name: str
@@ -56,8 +53,7 @@ class FlowInfo:
 FlowInfos = list[FlowInfo]
 
 
-@dataclass(frozen=True, slots=True)
-class FlowDetail:
+class FlowDetail(msgspec.Struct, frozen=True):
     """What a client without its code must know to submit a flow."""
 
     name: str

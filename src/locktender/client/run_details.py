@@ -13,7 +13,7 @@ from locktender.base import names
 from locktender.base.changes import TaskRow
 from locktender.base.errors import NotFound
 from locktender.base.events import Event, unpack
-from locktender.base.graph import Node, is_cached, needs_of, read_graph
+from locktender.base.graph import Node, condition_text, is_cached, needs_of, read_graph
 from locktender.base.ids import run_of
 from locktender.base.model import (
     MAX_BYTES,
@@ -50,6 +50,7 @@ from locktender.store.protocol import EventFilter, Store
 
 if TYPE_CHECKING:
     from locktender.observe.slot_events import SlotChange
+    from locktender.observe.timeline import Timeline, TimelinePart
 
 _held = msgspec.json.Decoder(dict[str, int]).decode
 _STATES = frozenset(TaskState)
@@ -121,10 +122,20 @@ async def graph(core: Core, run_id: str) -> GraphInfo:
             pools={need.name: need.slots for need in node.pools},
             wait=node.wait,
             tasks=states.get(index, {}),
+            run_if=node.run_if,
+            condition="" if node.when is None else condition_text(node.when, names_),
+            event=None if node.event is None else node.event.name,
+            schema={} if node.event is None else node.event.schema,
         )
         for index, node in enumerate(found.nodes)
     ]
     return GraphInfo(found.flow, not found.unfolds, nodes)
+
+
+async def timeline(core: Core, run_id: str, part: TimelinePart | None = None) -> Timeline:
+    from locktender.observe.timeline import timeline_run
+
+    return await timeline_run(core.store, await core.row(run_id), part)
 
 
 async def events(core: Core, run_id: str) -> list[EventInfo]:

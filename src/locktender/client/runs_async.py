@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from locktender.base import names
 from locktender.base.errors import InvalidInput, NotFound
@@ -71,7 +72,9 @@ class AsyncRuns:
         self._core.guard.check()
         where = filter_of(status, tags, flow, names.count(limit, "limit", maximum=100_000))
         if before is not None:
-            where = replace(where, before=names.count(before, "before", maximum=MAX_RUNS))
+            where = msgspec.structs.replace(
+                where, before=names.count(before, "before", maximum=MAX_RUNS)
+            )
         return [RunInfo.of(row) for row in await self._core.store.runs(where)]
 
     async def get(self, run: str) -> AsyncRun[Any]:

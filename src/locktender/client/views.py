@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Final
+
+import msgspec
 
 from locktender.base.clock import SECOND
 from locktender.base.model import Failure, RunRow, Stubborn, WorkerRow
@@ -26,8 +27,7 @@ def moment(at: int | None) -> datetime | None:
     return instant(at) if at else None
 
 
-@dataclass(frozen=True, slots=True)
-class RunInfo:
+class RunInfo(msgspec.Struct, frozen=True):
     """A run at the moment of reading. Times are UTC."""
 
     id: str
@@ -69,8 +69,7 @@ class RunInfo:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class EndedRun:
+class EndedRun(msgspec.Struct, frozen=True):
     """A run that was waited for and has ended."""
 
     number: int
@@ -78,16 +77,14 @@ class EndedRun:
     """Empty: there is no such run any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueInfo:
+class QueueInfo(msgspec.Struct, frozen=True):
     """A queued run and its position, from 1, in the order in which runs start."""
 
     position: int
     run: RunInfo
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressInfo:
+class ProgressInfo(msgspec.Struct, frozen=True):
     """What a body reported last with `current().progress(...)`."""
 
     done: float
@@ -99,8 +96,7 @@ class ProgressInfo:
         return f"{self.done:g}{of} {self.message}".rstrip()
 
 
-@dataclass(frozen=True, slots=True)
-class StubbornInfo:
+class StubbornInfo(msgspec.Struct, frozen=True):
     """A running attempt that was asked to stop and has not: it keeps its permit and its slots until it ends."""
 
     task: int
@@ -116,8 +112,7 @@ class StubbornInfo:
         return cls(row.task, row.step, row.reason, instant(row.since))
 
 
-@dataclass(frozen=True, slots=True)
-class LogInfo:
+class LogInfo(msgspec.Struct, frozen=True):
     """One line that a body logged."""
 
     at: datetime
@@ -132,8 +127,7 @@ class LogInfo:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class TaskInfo:
+class TaskInfo(msgspec.Struct, frozen=True):
     """A task: a plain step of a run, or one item of a mapped one."""
 
     id: int
@@ -166,8 +160,7 @@ class TaskInfo:
     """Its result is that of an earlier call with the same arguments: no body ran."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeInfo:
+class NodeInfo(msgspec.Struct, frozen=True):
     """A step's call in the graph of a run."""
 
     name: str
@@ -182,10 +175,17 @@ class NodeInfo:
     """`sleep`, `until` or `event`: it has no body."""
     tasks: Mapping[str, int]
     """How many of its tasks are in which state now."""
+    run_if: str = "success"
+    """Whether it runs after a `failure` of what it waits for, `always`, or only after `success`."""
+    condition: str = ""
+    """What must be true for it to run, besides; constants are not named."""
+    event: str | None = None
+    """What it waits for."""
+    schema: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    """JSON schema of the event's payload; empty: any."""
 
 
-@dataclass(frozen=True, slots=True)
-class GraphInfo:
+class GraphInfo(msgspec.Struct, frozen=True):
     """The steps of a run and how they depend on each other."""
 
     flow: str
@@ -194,8 +194,7 @@ class GraphInfo:
     nodes: Sequence[NodeInfo]
 
 
-@dataclass(frozen=True, slots=True)
-class EventInfo:
+class EventInfo(msgspec.Struct, frozen=True):
     """One change of state."""
 
     seq: int
@@ -214,8 +213,7 @@ class EventInfo:
     `renewed` (with the worker's lease), `released` (`data`: released) or `expired` (its worker was lost)."""
 
 
-@dataclass(frozen=True, slots=True)
-class PoolInfo:
+class PoolInfo(msgspec.Struct, frozen=True):
     """A pool: its limit, its use and what waits for it at the moment of reading."""
 
     name: str
@@ -244,8 +242,7 @@ class PoolInfo:
         return "unlimited" if self.limit is None else str(self.limit)
 
 
-@dataclass(frozen=True, slots=True)
-class PoolHolder:
+class PoolHolder(msgspec.Struct, frozen=True):
     """One attempt that holds slots."""
 
     run: str
@@ -262,16 +259,14 @@ class PoolHolder:
     """When the slots come free if the worker is not heard of any more, the pool's own lease included."""
 
 
-@dataclass(frozen=True, slots=True)
-class PoolHolders:
+class PoolHolders(msgspec.Struct, frozen=True):
     """Who holds slots of a pool now."""
 
     holders: list[PoolHolder]
     now: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class LimitInfo:
+class LimitInfo(msgspec.Struct, frozen=True):
     """One rule that is stored: what is in force, and what it would be after a reset."""
 
     kind: str
@@ -284,13 +279,12 @@ class LimitInfo:
     paused: bool
     version: str = ""
     """Another one after every change of it."""
-    rule: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    rule: Mapping[str, Any] = {}
     """What is in force, for programs: `limit`, `max_active`, `weights`, `value` … as this kind has them; times in
     microseconds, -1 is unlimited."""
 
 
-@dataclass(frozen=True, slots=True)
-class LimitChangeInfo:
+class LimitChangeInfo(msgspec.Struct, frozen=True):
     """One change of a limit: when, by whom, from what to what."""
 
     at: datetime
@@ -302,8 +296,7 @@ class LimitChangeInfo:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerInfo:
+class WorkerInfo(msgspec.Struct, frozen=True):
     """A worker as it last described itself."""
 
     id: str
@@ -395,17 +388,16 @@ class WorkerInfo:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Requested:
+class Requested(msgspec.Struct, frozen=True):
     """What was asked of the leader. A request is durable: without a leader it is carried out when one comes."""
 
     ids: tuple[str, ...]
     """What the request concerns."""
     leader: bool
     """Whether there is a leader now, so that it is carried out at once."""
-    over: tuple[str, ...] = field(default=())
+    over: tuple[str, ...] = ()
     """What was left out because it had ended already."""
-    started: tuple[str, ...] = field(default=())
+    started: tuple[str, ...] = ()
     """What was left out because it had started: `queue` leaves such runs alone."""
 
     def __str__(self) -> str:

@@ -327,7 +327,9 @@ class Leader:
         if jump:
             log.warning("the store's clock jumped by %+.1f s", jump / SECOND)
             clock_jump.move_instants(scheduler, jump)
-        return now
+        # What is reckoned between two answers may lag: a run woken by the store's time would sleep again.
+        woken_at = self._waits.woken_at
+        return woken_at if 0 < woken_at - now < SECOND else now
 
     async def _act(self, cycle: Cycle) -> None:
         scheduler = self._scheduler

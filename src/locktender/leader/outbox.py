@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
 from locktender.base import codec, graph_check, names
+from locktender.base.announced import check_arguments
 from locktender.base.background import until_done
 from locktender.base.config import Settings
-from locktender.base.errors import InvalidInput, LocktenderError, NotLeader
+from locktender.base.errors import InvalidInput, LocktenderError, NotFound, NotLeader
 from locktender.base.limits import Limits
 from locktender.base.model import Failure, NewRun
 from locktender.base.names import check_labels
@@ -32,6 +34,8 @@ POLL_SECONDS = 0.1
 UNUSED_POLL_SECONDS = 1.0
 RETRY_SECONDS = 0.5
 MAX_SPAN_US = 1 << 62
+_DECIDED = ("tags", "priority", "deadline_us", "queue_timeout_us", "dispatch_deadline_us")
+"""Options of a run that its flow may decide."""
 
 
 class OutboxMover:
@@ -98,7 +102,7 @@ class OutboxMover:
 
     async def _judge(self, entry: OutboxEntry, limits: Limits) -> OutboxMove:
         try:
-            return await checked(entry, limits, self._settings, self._store.put_blob)
+            return await checked(entry, limits, self._settings, self._store)
         except Exception as error:
             if not is_fault(error):
                 raise
@@ -114,7 +118,7 @@ async def checked(
     entry: OutboxEntry,
     limits: Limits,
     settings: Settings,
-    put_blob: Callable[[bytes], Awaitable[str]],
+    store: Store,
 ) -> OutboxMove:
     """The entry as a run. Raises what makes it none: whoever may call the function may write anything."""
     try:
@@ -139,14 +143,32 @@ async def checked(
                 field="args",
             )
         _check_json(value)
+    if graph.unfolds:
+        run = await _named(run, packed.unset, store)
     stored = [
-        codec.blob_ref(await put_blob(value), len(value))
+        codec.blob_ref(await store.put_blob(value), len(value))
         if len(value) > settings.blob_over_bytes
         else value
         for value in (run.params, run.consts)
     ]
     run = msgspec.structs.replace(run, params=stored[0], consts=stored[1])
     return OutboxMove(entry, run, body)
+
+
+async def _named(run: NewRun, unset: Sequence[str], store: Store) -> NewRun:
+    """A run of a flow by its name, checked by what workers announced, with what the flow decides."""
+    found = await store.flows([run.flow])
+    if not found:
+        raise NotFound(
+            f"there is no flow {run.flow!r}: no worker has announced one of that name.",
+            field="flow",
+        )
+    flow = found[0]
+    check_arguments(flow, msgspec.json.decode(run.params, type=dict[str, Any]))
+    decided = {name: getattr(flow, name) for name in _DECIDED if name in unset and name != "tags"}
+    if "tags" in unset:
+        decided["tags"] = names.tags({**flow.tags, **run.tags})
+    return msgspec.structs.replace(run, **decided)
 
 
 def _check_json(value: bytes) -> None:

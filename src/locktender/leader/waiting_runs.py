@@ -34,6 +34,8 @@ class WaitingRuns:
         self._metrics = metrics
         self.next_at: int | None = None
         """When the first waiting run is to be woken; None: none waits."""
+        self.woken_at: int = 0
+        """The store's time when runs were last woken."""
         self._mailed: set[int] | None = set()
         """Runs that an event was sent to while they were not in memory. None: it may be any."""
         self._topics: list[int] = []
@@ -46,6 +48,7 @@ class WaitingRuns:
     async def begin(self) -> None:
         """A new term."""
         self.next_at = await self._store.next_wake()
+        self.woken_at = 0
         self._mailed, self._topics = None, []
         self._turned_away = self._again_at = 0
 
@@ -142,6 +145,7 @@ class WaitingRuns:
         self._turned_away = self._again_at = 0
         self._mailed = set()
         self.next_at = woken.next_at
+        self.woken_at = max(self.woken_at, woken.now)
         for run, lane, rank in woken.runs:
             self._queue.put(run, lane, rank)
         for run_id in woken.held:

@@ -63,6 +63,8 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def estimate_us(self) -> int | None:
         """How long it will probably wait: for the slowest of its gates. None where nothing is known."""
+        if any(reason.gate == "pause" for reason in self.reasons):
+            return None
         known = [reason.estimate_us for reason in self.reasons if reason.estimate_us is not None]
         return max(known, default=None)
 

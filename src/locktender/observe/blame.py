@@ -13,7 +13,7 @@ import msgspec
 
 from locktender.base.durations import spoken
 from locktender.base.errors import NotFound
-from locktender.base.events import NOBODY, Event, unpack
+from locktender.base.events import NOBODY, Event, EventRow, unpack
 from locktender.base.graph import Graph, Node, read_graph
 from locktender.base.model import RunRow
 from locktender.base.states import OUTBOX_RUNS, TERMINAL_RUNS, TaskState
@@ -135,19 +135,27 @@ def to_text(holders: Iterable[LostTo], own: str = "") -> str:
 
 async def blame_run(store: Store, row: RunRow) -> Blame:
     """What the time of this run went into. Of one that no leader has taken over yet there is nothing to tell."""
-    ended = row.state in TERMINAL_RUNS or row.state in OUTBOX_RUNS
     history = [] if row.state in OUTBOX_RUNS else await _events(store, row.seq, 0)
+    graph = await graph_of(store, row)
+    times, samples = await read_times(store, row, history, graph)
+    nodes = () if graph is None else graph.nodes
+    return _blame(row, nodes, times, await _lost_to(store, row.seq, times, samples))
+
+
+async def read_times(
+    store: Store, row: RunRow, history: Sequence[Event], graph: Graph | None
+) -> tuple[RunTimes, Samples]:
+    """What the time of each task went into, and who held which gate meanwhile."""
+    ended = row.state in TERMINAL_RUNS or row.state in OUTBOX_RUNS
     first, last = (history[0].seq, history[-1].seq) if history else (1, 1)
     common = await _events(store, NOBODY, first - 1, last if ended else None)
-    graph = await _graph(store, row)
-    nodes = () if graph is None else graph.nodes
     gates: dict[int, str] = {}
     if not ended:
+        nodes = () if graph is None else graph.nodes
         gates = await _gates_now(store, row, history, common, nodes)
     now = await store.now()
     elections = [event.at for event in common if event.subject == "leader"]
-    times = times_of(history, graph, now, gates, elections)
-    return _blame(row, nodes, times, await _lost_to(store, row.seq, times, Samples(common)))
+    return times_of(history, graph, now, gates, elections), Samples(common)
 
 
 async def _lost_to(
@@ -155,9 +163,9 @@ async def _lost_to(
 ) -> dict[str, tuple[LostTo, ...]]:
     """Gate → who held it while the critical path waited there."""
     lost: dict[str, dict[int, int]] = {}
-    for wait in times.waits():
-        for gate, us in wait.pieces:
-            shares = samples.shares(gate, wait.start, wait.end)
+    for span in times.spans():
+        for gate, us in span.pieces:
+            shares = samples.shares(gate, span.start, span.end)
             if gate.startswith(OWN_GATES):
                 shares = {own: 1.0}
             to = lost.setdefault(gate, {})
@@ -168,16 +176,22 @@ async def _lost_to(
 
 
 async def _events(store: Store, run: int, after: int, until: int | None = None) -> list[Event]:
-    found: list[Event] = []
+    return [event for row in await history_rows(store, run, after, until) for event in unpack(row)]
+
+
+async def history_rows(
+    store: Store, run: int, after: int = 0, until: int | None = None
+) -> list[EventRow]:
+    found: list[EventRow] = []
     while rows := await store.events(EventFilter(run=run, after=after, limit=PAGE)):
-        found += [event for row in rows for event in unpack(row)]
+        found += rows
         after = rows[-1].seq
         if len(rows) < PAGE or (until is not None and after > until):
             break
     return found
 
 
-async def _graph(store: Store, row: RunRow) -> Graph | None:
+async def graph_of(store: Store, row: RunRow) -> Graph | None:
     """None where it cannot be read: of a held run its history is enough."""
     try:
         return read_graph(await store.graph(row.graph))
@@ -241,8 +255,8 @@ def _blame(
         row.id,
         row.flow,
         row.state,
-        _instant(times.start),
-        _instant(times.end),
+        instant_of(times.start),
+        instant_of(times.end),
         times.end - times.start,
         spent.get(WORK, 0),
         spent.get(HAND_OFF, 0),
@@ -290,5 +304,5 @@ def _by_cost(spent: Mapping[str, int]) -> list[tuple[str, int]]:
     return sorted(spent.items(), key=lambda each: (-each[1], each[0]))
 
 
-def _instant(at: int) -> datetime:
+def instant_of(at: int) -> datetime:
     return _EPOCH + timedelta(microseconds=at)

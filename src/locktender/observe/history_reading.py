@@ -16,6 +16,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from locktender.base.errors import LocktenderError, NotFound
 from locktender.base.events import EventRow, unpack
 from locktender.base.graph import Graph, read_graph
@@ -49,7 +51,7 @@ class AuditBegin:
 async def pages(store: Store, where: EventFilter) -> AsyncIterator[list[EventRow]]:
     while rows := await store.events(where):
         yield rows
-        where = replace(where, after=rows[-1].seq)
+        where = msgspec.structs.replace(where, after=rows[-1].seq)
 
 
 async def at_once() -> None:

@@ -39,6 +39,7 @@ from locktender.store.protocol import (
     Heads,
     QueueEntry,
     QueueLine,
+    QueuePlace,
     QueueView,
     Snapshot,
     Store,
@@ -265,11 +266,16 @@ MAX_HEADS_READ = 4_096
 """Rows that are read to find whose turn comes first. Where more lanes wait than that, the oldest of them count."""
 
 
-async def queue_in_order(store: Store, limit: int) -> list[QueueEntry]:
-    """The first `limit` queued runs in the order in which they start if no other run comes."""
+async def queue_in_order(
+    store: Store, limit: int, after: QueuePlace | None = None
+) -> list[QueueEntry]:
+    """`limit` queued runs in the order in which they start if no other run comes: the first, or those behind
+    `after`. With a fair key the order is known of the first `MAX_HEADS_READ` only, and `after` is its position."""
     limits, _ = await store.limits()
     if limits.fair is None:
-        return await store.queue(limit)
+        return await store.queue(limit, after)
+    if after is not None:
+        return (await queue_in_order(store, after.position + limit))[after.position :]
     lanes = (await store.load()).lanes
     heads = await store.heads(Heads(lanes, min(limit, MAX_HEADS_READ), max(limit, MAX_HEADS_READ)))
     turns, _ = await turns_taken(store, limits.fair)

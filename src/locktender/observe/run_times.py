@@ -46,8 +46,8 @@ class Piece(NamedTuple):
     us: int
 
 
-class Wait(NamedTuple):
-    """A wait between two instants, and what it went into."""
+class TimeSpan(NamedTuple):
+    """The time between two instants, and what it went into."""
 
     start: int
     end: int
@@ -76,13 +76,17 @@ class TaskTimes:
     end: int = 0
     state: str = ""
     pieces: list[Piece] = field(default_factory=list[Piece])
-    waits: list[Wait] = field(default_factory=list["Wait"])
-    """Its waits, each with what they went into."""
+    spans: list[TimeSpan] = field(default_factory=list[TimeSpan])
+    """All its time in order: waits, hand-off and work."""
     critical: bool = False
 
     @property
     def ended(self) -> bool:
         return self.state in ENDS
+
+    def add(self, start: int, end: int, pieces: list[Piece]) -> None:
+        self.pieces += pieces
+        self.spans.append(TimeSpan(start, end, pieces))
 
     def spent(self) -> dict[str, int]:
         return added(self.pieces)
@@ -101,16 +105,16 @@ class RunTimes:
     def spent(self) -> dict[str, int]:
         return added(piece for _, pieces in self.path for piece in pieces)
 
-    def waits(self) -> Iterator[Wait]:
-        """Waits of the critical path, in the order of time."""
+    def spans(self) -> Iterator[TimeSpan]:
+        """All time of the critical path, in order."""
         at = self.start
         for task, pieces in self.path:
             if task is not None:
-                yield from task.waits
+                yield from task.spans
                 at = task.end
             else:
                 us = sum(piece.us for piece in pieces)
-                yield Wait(at, at + us, pieces)
+                yield TimeSpan(at, at + us, pieces)
 
 
 def added(pieces: Iterable[Piece]) -> dict[str, int]:
@@ -270,12 +274,14 @@ class _Reader:
                 )
                 tasks[event.task] = task
             else:
-                task.pieces += self._pieces(task, before[event.task], event)
+                last = before[event.task]
+                task.add(last.at, event.at, self._pieces(task, last, event))
             before[event.task] = event
             task.last, task.end, task.state = number, event.at, event.after
         for task in tasks.values():
             if not task.ended:
-                task.pieces += self._pieces(task, before[task.id], None)
+                last = before[task.id]
+                task.add(last.at, self._end, self._pieces(task, last, None))
                 task.last, task.end = len(self._history), self._end
         return list(tasks.values())
 
@@ -289,9 +295,7 @@ class _Reader:
             lost = follows is not None and follows.after in _LOST
             return [Piece(LOST if lost else WORK, us)]
         if event.after == TaskState.REQUESTED and us:
-            found = _merged(self._waited(task, event, follows, until))
-            task.waits.append(Wait(event.at, until, found))
-            return found
+            return _merged(self._waited(task, event, follows, until))
         if event.after == TaskState.SCHEDULED and follows is not None and us:
             taken = follows.after == TaskState.RUNNING
             return [Piece(HAND_OFF if taken else OFFER, us)]

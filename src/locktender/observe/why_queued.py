@@ -44,7 +44,8 @@ MAX_FLOWS_TIMED = 20
 async def queued_whys(store: Store, entries: Sequence[QueueEntry]) -> tuple[list[Why], int | None]:
     """Why each of the first queued runs does not start, and how many are queued in all; None: that is not known.
 
-    Who executes is the same for all of them, and who stands before each is in the list: it is read once.
+    Who executes is the same for all of them, and who stands before each is in the list: it is read once. Those
+    before the first of the list count as if no limit of a tag concerned them.
     """
     views: dict[str, QueueView] = {}
     for entry in reversed(entries):
@@ -56,7 +57,7 @@ async def queued_whys(store: Store, entries: Sequence[QueueEntry]) -> tuple[list
         return [], 0
     view = next(iter(views.values()))
     scheduler = places(view)
-    before: Counter[frozenset[str]] = Counter()
+    before: Counter[frozenset[str]] = Counter({frozenset(): entries[0].position - 1})
     found: list[Why] = []
     note, turn = await nobody_leads(store), await turn_note(store)
     for entry in entries:

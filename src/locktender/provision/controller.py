@@ -72,7 +72,7 @@ class ProvisionController:
         self._reaper: asyncio.Task[None] | None = None
         self._store: Store | None = None
         self._observed_at = 0.0
-        self._started: set[str] = set()
+        self.started: set[str] = set()
         """Requested by this process, and not known to have ended."""
         self._lock = asyncio.Lock()
         """A step must not read names that the reaper is removing."""
@@ -162,7 +162,7 @@ class ProvisionController:
             self.policy.list_failed(failure, found.now)
         plan = self.policy.plan(WorkersSeen(demand, workers, listed, found.asked), found.now)
         term.gone += plan.gone
-        self._started -= _ended(listed or ())
+        self.started -= _ended(listed or ())
         for name in plan.release:
             await self._release(name)
         for ask in plan.asks:
@@ -183,12 +183,12 @@ class ProvisionController:
             # This process was paused: another leader may soon stop counting these names.
             term.gone += names
             return
-        self._started.update(names)
+        self.started.update(names)
         granted, failure = await self._granted(ask, names)
         refused = [name for name in names if name not in granted]
         self.policy.asked(ask, granted)
         term.gone += refused
-        self._started.difference_update(refused)
+        self.started.difference_update(refused)
         if failure:
             self.policy.failed(failure, self._now())
         else:
@@ -227,7 +227,7 @@ class ProvisionController:
         while True:
             await asyncio.sleep(REAP_SECONDS)
             since = asyncio.get_running_loop().time() - self._observed_at
-            if self._busy or since < NOT_LEADING_SECONDS or not self._started:
+            if self._busy or since < NOT_LEADING_SECONDS or not self.started:
                 continue
             try:
                 async with self._lock:
@@ -237,8 +237,10 @@ class ProvisionController:
 
     async def _remove_ended(self) -> None:
         """Needs no term: no other process knows that these workers ended."""
+        if not self.started:
+            return
         listed = await self._calls.list()
-        ended = self._started & _ended(listed)
+        ended = self.started & _ended(listed)
         if not ended:
             return
         for each in listed:
@@ -246,7 +248,7 @@ class ProvisionController:
                 log.warning("provisioner: worker %s failed: %s", each.name, each.detail)
         if self._store is not None:
             await self._store.forget_asked(sorted(ended))
-        self._started -= ended
+        self.started -= ended
 
 
 def placed(limits: Limits, rows: Iterable[LimitRow]) -> Limits:

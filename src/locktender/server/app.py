@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -32,22 +33,30 @@ from locktender.server.api.answers import (
     raw,
     refusal,
 )
-from locktender.server.api.principal import LoopbackAccess
+from locktender.server.api.login import login_routes
+from locktender.server.api.principal import Access, LoopbackAccess, who_asks
 from locktender.server.api.routing import Api, endpoint
 from locktender.server.api.streams import Followers
 from locktender.server.api.submitting import SubmitGroups
 from locktender.server.api.table import PREFIX, TABLE
+from locktender.server.api.token_access import Identified, TokenAccess
+from locktender.server.options import Forwarded, HttpOptions
 from locktender.server.state import STORE_SECONDS, DemandAnswers, Fresh, HealthAnswers
+from locktender.server.ui.live import LIVE, LiveFeed
+from locktender.server.ui.table import missing, ui_endpoints
 from locktender.store.protocol import Store
 
-STREAM = f"{PREFIX}/events"
+STREAMS = frozenset({f"{PREFIX}/events", LIVE})
+"""Answers that last: they have bounds of their own."""
 DEMAND = f"{PREFIX}/demand"
 MOST_REQUESTS = 128
 MOST_NAMED = 20
 
 
-def refusing(paths: list[str]) -> Callable[[Request, Exception], Response]:
-    """The answer to an unknown path; `paths` are the known ones."""
+def refusing(
+    paths: list[str], page: Callable[[Request], Response] | None = None
+) -> Callable[[Request, Exception], Response]:
+    """The answer to an unknown path; `paths` are the known ones, `page` is for a browser."""
     plain = sorted((path for path in paths if "{" not in path), key=len)[:MOST_NAMED]
     more = f" and {len(paths) - len(plain)} more" * (len(paths) > len(plain))
     hint = f"There is: {', '.join(plain)}{more}."
@@ -66,10 +75,17 @@ def refusing(paths: list[str]) -> Callable[[Request, Exception], Response]:
                 hint=f"It answers {allowed}.",
             )
             return refusal(wrong, 405, headers)
-        missing = NotFound(f"there is nothing at {path}.", field="path", got=path, hint=hint)
-        return refusal(missing, error.status_code, headers)
+        if page is not None and _wants_page(request):
+            return page(request)
+        absent = NotFound(f"there is nothing at {path}.", field="path", got=path, hint=hint)
+        return refusal(absent, error.status_code, headers)
 
     return refuse
+
+
+def _wants_page(request: Request) -> bool:
+    asked = request.headers.get("accept", "")
+    return "text/html" in asked and not request.url.path.startswith("/api/")
 
 
 class Bounded:
@@ -80,7 +96,7 @@ class Bounded:
         self._busy = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] == STREAM:
+        if scope["type"] != "http" or scope["path"] in STREAMS:
             await self._app(scope, receive, send)
             return
         if self._busy >= MOST_REQUESTS:
@@ -107,10 +123,23 @@ OPEN_RUNS_SECONDS = 2.0
 
 class App:
     def __init__(
-        self, core: Core, engine: Engine, since: int, *, demand: bool, api: bool = False
+        self,
+        core: Core,
+        engine: Engine,
+        since: int,
+        *,
+        demand: bool,
+        api: bool = False,
+        options: HttpOptions | None = None,
     ) -> None:
         """`since`: the start of the process, in the store's time; `demand`, `api`: whether it has those routes."""
         self._engine = engine
+        reached = options or HttpOptions()
+        tokens = api and reached.auth == "tokens"
+        self._access: Access = (
+            TokenAccess(core, reached.allowed_hosts) if tokens else LoopbackAccess()
+        )
+        self._guarded = tokens
         self._held_up = Fresh(engine.store.held_up, SESSIONS_SECONDS)
         self._open_runs = Fresh(engine.store.open_runs, OPEN_RUNS_SECONDS)
         self._health = HealthAnswers(engine, since, self._held_up)
@@ -119,6 +148,8 @@ class App:
         self._metrics = Fresh(self._text, METRICS_SECONDS)
         self._groups = SubmitGroups(core)
         self._followers = Followers(core)
+        self._feed = LiveFeed(core)
+        page: Callable[[Request], Response] | None = None
         endpoints: dict[str, dict[str, Endpoint]] = {
             "/health": {"GET": guarded(self.health)},
             "/ready": {"GET": guarded(self.ready)},
@@ -126,13 +157,17 @@ class App:
         }
         if api:
             made = Api(
-                core, LoopbackAccess(), self._groups, self._followers, self._health, self._demand
+                core, self._access, self._groups, self._followers, self._health, self._demand
             )
             for route in TABLE:
                 found = endpoints.setdefault(f"{PREFIX}{route.path}", {})
                 found[route.method] = endpoint(made, route)
+            for path, methods in login_routes(self._access).items():
+                endpoints[path] = {name: guarded(each) for name, each in methods.items()}
             for path, (body, kind, headers) in _documents().items():
                 endpoints[path] = {"GET": guarded(_fixed(made, body, kind, headers))}
+            endpoints |= ui_endpoints(made, self._feed)
+            page = partial(missing, made)
         elif demand:
             endpoints[DEMAND] = {"GET": guarded(self.demand)}
         routing = Starlette(
@@ -140,17 +175,20 @@ class App:
                 Route(path, _by_method(methods), methods=[*methods])
                 for path, methods in endpoints.items()
             ],
-            exception_handlers={HTTPException: refusing(list(endpoints))},
+            exception_handlers={HTTPException: refusing(list(endpoints), page)},
         )
         routing.router.redirect_slashes = False
-        self.asgi: ASGIApp = Bounded(routing)
+        identified = Identified(routing, self._access) if tokens else routing
+        self.asgi: ASGIApp = Bounded(Forwarded(identified, reached.proxies))
 
     async def stop_streams(self) -> None:
         """Ends the connections that follow events: they would last."""
         await self._followers.close()
+        await self._feed.close()
 
     async def close(self) -> None:
         await self._groups.close()
+        await self._access.close()
         for each in (self._health, self._demand, self._metrics, self._held_up, self._open_runs):
             await each.close()
 
@@ -199,7 +237,7 @@ def _documents() -> dict[str, tuple[Callable[[], bytes], str, Mapping[str, str]]
 
 def _fixed(api: Api, body: Callable[[], bytes], kind: str, headers: Mapping[str, str]) -> Endpoint:
     async def call(request: Request) -> Response:
-        api.access.identify(request).check("public")
+        who_asks(api.access, request, "public")
         return raw(body(), kind, 200, headers)
 
     return call

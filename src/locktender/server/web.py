@@ -15,6 +15,7 @@ import ipaddress
 import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
 from typing import Any, cast
 
 import uvicorn
@@ -24,9 +25,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from locktender.base.background import until_done
 from locktender.base.errors import InvalidInput, LocktenderError
 from locktender.client.core import Core
-from locktender.server.api.principal import check_bind
 from locktender.server.api.streams import MOST_STREAMS
-from locktender.server.app import MOST_REQUESTS, STREAM, App
+from locktender.server.app import MOST_REQUESTS, STREAMS, App
+from locktender.server.options import HttpOptions
+from locktender.server.ui.live import MOST_PAGES
 
 BACKLOG = 64
 
@@ -48,9 +50,9 @@ def bind(host: str, port: int, *, option: str = "port") -> socket.socket:
     return listener
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, scheme: str = "http") -> str:
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def port_of(listener: socket.socket) -> int:
@@ -108,7 +110,7 @@ def _refused(error: OSError, host: str, port: int, option: str) -> InvalidInput:
     return InvalidInput(f"{host}:{port} cannot be opened: {error.strerror}.", field=option)
 
 
-MOST_CONNECTIONS = 2 * MOST_REQUESTS + MOST_STREAMS
+MOST_CONNECTIONS = 2 * MOST_REQUESTS + MOST_STREAMS + MOST_PAGES
 ANSWER_SECONDS = 10.0
 """For a request to arrive."""
 LONG_ANSWER_SECONDS = 40.0
@@ -175,7 +177,7 @@ class _Connection(H11Protocol):
             return
         # The request has arrived. An event of the same one that comes later changes nothing.
         self._answered = cycle
-        self._wait(None if self.scope["path"] == STREAM else LONG_ANSWER_SECONDS)
+        self._wait(None if self.scope["path"] in STREAMS else LONG_ANSWER_SECONDS)
 
     def _wait(self, seconds: float | None = -1) -> None:
         if self._end is not None:
@@ -204,9 +206,13 @@ class _Server(uvicorn.Server):
 class Web:
     """Serves `app` on a listening socket, from `start` to `stop`."""
 
-    def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
+    def __init__(
+        self, app: ASGIApp, listener: socket.socket, tls: tuple[Path, Path] | None = None
+    ) -> None:
+        """`tls`: certificate and key; None: plain HTTP."""
         self._app = app
         self._listener = listener
+        self._tls = tls
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
         self._answers = asyncio.Event()
@@ -229,6 +235,8 @@ class Web:
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=CLOSE_SECONDS,
                 h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+                ssl_certfile=None if self._tls is None else str(self._tls[0]),
+                ssl_keyfile=None if self._tls is None else str(self._tls[1]),
             ),
             self._answers,
         )
@@ -266,15 +274,21 @@ class Web:
 
 @asynccontextmanager
 async def serving(
-    core: Core, listener: socket.socket, *, demand: bool, api: bool = False
+    core: Core,
+    listener: socket.socket,
+    *,
+    demand: bool,
+    api: bool = False,
+    options: HttpOptions | None = None,
 ) -> AsyncGenerator[None]:
     """Answers by HTTP until the block ends; a drain within the block is answered to its end."""
     if core.engine is None:
         raise LookupError("there is no engine to answer for")
-    if api:
-        check_bind(listener, loopback=is_loopback(listener))
-    app = App(core, core.engine, await core.store.now(), demand=demand, api=api)
-    web = Web(app.asgi, listener)
+    reached = options or HttpOptions()
+    if api and reached.auth == "none" and not is_loopback(listener):
+        raise InvalidInput("without tokens the API is for this machine alone.", field="host")
+    app = App(core, core.engine, await core.store.now(), demand=demand, api=api, options=reached)
+    web = Web(app.asgi, listener, reached.tls)
     await web.start()
     try:
         yield

@@ -21,7 +21,7 @@ from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from locktender.base.errors import InvalidInput, StoreError
 from locktender.base.events import HISTORY, Change, pack, read_changes
@@ -85,6 +85,10 @@ class CopyWriter(Protocol):
         ...
 
 
+Purpose = Literal["worker", "submit"]
+"""What a database role is for."""
+
+
 class StorePlace(Protocol):
     """A store that is not opened: its status, its migration, and copies from and to it."""
 
@@ -100,6 +104,14 @@ class StorePlace(Protocol):
     async def status(self) -> Status: ...
     async def migrate(self) -> Migrated:
         """Creates the schema or brings it up to date."""
+        ...
+
+    def grant_script(self, purpose: Purpose, role: str, *, revokes: bool) -> str:
+        """The SQL that gives a role what it needs for one purpose, or takes it back. Connects to nothing."""
+        ...
+
+    async def grant(self, purpose: Purpose, role: str, *, revokes: bool) -> None:
+        """Gives a role what it needs for one purpose and nothing else, or takes that back."""
         ...
 
     def reading(self) -> AbstractAsyncContextManager[CopyReader]: ...

@@ -7,7 +7,7 @@ running engines.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from locktender.base.events import EventRow
 from locktender.base.model import WorkerRow
@@ -15,8 +15,7 @@ from locktender.store.migrate import COPYING
 from locktender.store.protocol import Counts
 
 
-@dataclass(frozen=True, slots=True)
-class Led:
+class Led(msgspec.Struct, frozen=True):
     """The leader and the end of its lease."""
 
     owner: str
@@ -24,8 +23,7 @@ class Led:
     expires_at: int
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
+class Server(msgspec.Struct, frozen=True):
     """Facts about the database server."""
 
     version: int
@@ -38,8 +36,7 @@ class Server:
     """How far the settled history lags behind an open transaction: audit and pruning end there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(msgspec.Struct, frozen=True):
     kind: str
     """`sqlite` or `postgresql`."""
     where: str
@@ -48,9 +45,9 @@ class Status:
     known: int
     """The newest migration this code knows."""
     now: int = 0
-    runs: dict[str, int] = field(default_factory=dict[str, int])
+    runs: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     """By state."""
-    rows: dict[str, int] = field(default_factory=dict[str, int])
+    rows: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     """By table: tasks, history, graphs, blobs, queued, requests."""
     estimated: bool = False
     """Tasks and rows of history are the server's estimate: counting them would take long."""
@@ -60,9 +57,9 @@ class Status:
     bytes: int = 0
     """On disk, with indexes, log and blobs."""
     led: Led | None = None
-    workers: list[WorkerRow] = field(default_factory=list[WorkerRow])
+    workers: list[WorkerRow] = msgspec.field(default_factory=list[WorkerRow])
     """Workers whose lease is alive."""
-    remarks: list[EventRow] = field(default_factory=list[EventRow])
+    remarks: list[EventRow] = msgspec.field(default_factory=list[EventRow])
     """Remarks in the history: checkpoints and prunings."""
     server: Server | None = None
     counters_agree: bool = True

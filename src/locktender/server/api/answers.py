@@ -64,6 +64,12 @@ class UnsupportedType(InvalidInput):
     code = "unsupported_media_type"
 
 
+class Unauthorized(LocktenderError):
+    """Nobody that this server knows asks."""
+
+    code = "unauthorized"
+
+
 class Forbidden(LocktenderError):
     """This request is not allowed."""
 
@@ -78,6 +84,7 @@ class Overloaded(LocktenderError):
 
 STATUSES: dict[type[LocktenderError], int] = {
     Malformed: 400,
+    Unauthorized: 401,
     Forbidden: 403,
     NotFound: 404,
     WrongMethod: 405,
@@ -145,6 +152,8 @@ def refusal(
     given = dict(headers or {})
     if isinstance(error, AdmissionRejected) and not error.never:
         given["retry-after"] = str(max(1, math.ceil(error.retry_after)))
+    elif found == 401:
+        given.setdefault("www-authenticate", 'Bearer realm="locktender"')
     elif found == 503:
         given.setdefault("retry-after", str(RETRY_SECONDS))
     return answer(error.as_dict(), found, given)

@@ -313,6 +313,17 @@ class PartQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields
     """`next` of the part before."""
 
 
+class TimelineQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Which part of a timeline, in microseconds from the start of the run."""
+
+    from_us: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    until_us: Annotated[int, Meta(ge=1, le=2**63 - 1)] | UnsetType = UNSET
+    step: Annotated[str, Meta(max_length=500)] = ""
+    """Only items of this step, 200 at most."""
+    after: Annotated[int, Meta(ge=-1, le=2**63 - 1)] = -1
+    """`next` of the part before: an index."""
+
+
 class LogsQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """Which lines."""
 

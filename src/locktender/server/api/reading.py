@@ -47,6 +47,11 @@ async def body_bytes(request: Request, most: int) -> bytes:
             got=request.headers["content-encoding"],
             hint="Send it as it is.",
         )
+    return await read_all(request, most)
+
+
+async def read_all(request: Request, most: int) -> bytes:
+    """Whatever it is."""
     if request.headers.get("content-length", "0").isdecimal():
         _check_size(int(request.headers.get("content-length", "0")), most)
     parts: list[bytes] = []

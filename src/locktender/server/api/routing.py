@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -19,7 +19,7 @@ from locktender.client.run import AsyncRun
 from locktender.client.views import RunInfo
 from locktender.server.api.answers import StateConflict, answer, guarded
 from locktender.server.api.bodies import NoQuery
-from locktender.server.api.principal import Principal, Scope
+from locktender.server.api.principal import Access, Principal, Scope, who_asks
 from locktender.server.api.reading import as_body, as_query, body_bytes, parse
 from locktender.server.api.streams import Followers
 from locktender.server.api.submitting import SubmitGroups
@@ -37,12 +37,6 @@ class Reply(msgspec.Struct, frozen=True):
     value: Any
     status: int = 200
     headers: dict[str, str] = {}
-
-
-class Access(Protocol):
-    """How a request becomes a principal."""
-
-    def identify(self, request: Request) -> Principal: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +160,7 @@ def endpoint(api: Api, route: ApiRoute) -> Callable[[Request], Awaitable[Respons
     """Of one route: from the request to the answer."""
 
     async def call(request: Request) -> Response:
-        principal = api.access.identify(request)
-        principal.check(route.scope)
+        principal = who_asks(api.access, request, route.scope)
         made = ApiCall(
             api,
             request,
@@ -177,6 +170,8 @@ def endpoint(api: Api, route: ApiRoute) -> Callable[[Request], Awaitable[Respons
         )
         if route.body is not None:
             await _read_body(made, route.body, optional=route.optional)
+        if route.method != "GET":
+            api.access.check_change(request, principal)
         found = await route.handler(made)
         if isinstance(found, Response):
             return found

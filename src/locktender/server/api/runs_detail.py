@@ -1,4 +1,4 @@
-"""What there is to know of one run: result, tasks, graph, events, logs, why, blame."""
+"""What there is to know of one run: result, tasks, graph, events, logs, why, blame, timeline."""
 
 from __future__ import annotations
 
@@ -21,12 +21,19 @@ from locktender.base.errors import (
 from locktender.base.ids import run_of
 from locktender.base.states import TERMINAL_RUNS
 from locktender.client.results import ReturnedBy, raw_value
-from locktender.client.run_details import LogCounts, attempt_logs, log_counts, run_id_of
+from locktender.client.run_details import LogCounts, attempt_logs, log_counts, run_id_of, timeline
 from locktender.client.views import EventInfo, GraphInfo, LogInfo, TaskInfo
 from locktender.observe.blame import Blame
+from locktender.observe.timeline import Timeline, TimelinePart
 from locktender.observe.why import Why
 from locktender.server.api.answers import refusal
-from locktender.server.api.bodies import CountsQuery, LogsQuery, PartQuery, ResultQuery
+from locktender.server.api.bodies import (
+    CountsQuery,
+    LogsQuery,
+    PartQuery,
+    ResultQuery,
+    TimelineQuery,
+)
 from locktender.server.api.reading import number
 from locktender.server.api.routing import ApiCall, ApiRoute, Reply
 
@@ -203,6 +210,14 @@ async def get_blame(call: ApiCall) -> Reply:
     return Reply(BlameAnswer(blame, blame.text()))
 
 
+async def get_timeline(call: ApiCall) -> Reply:
+    query: TimelineQuery = call.query
+    run, _ = await call.run()
+    until = None if query.until_us is UNSET else query.until_us
+    part = TimelinePart(query.from_us, until, query.step, query.after)
+    return Reply(await timeline(call.core, run.id, part))
+
+
 async def get_why(call: ApiCall) -> Reply:
     run, _ = await call.run()
     why = await run.why()
@@ -245,6 +260,11 @@ ROUTES = (
     ApiRoute(
         "GET", "/runs/{run}/blame", "read", get_blame, "What the time of a run went into", BlameAnswer,
         refuses=(404, 422),
+    ),
+    ApiRoute(
+        "GET", "/runs/{run}/timeline", "read", get_timeline,
+        "What each task waited for and when it ran; many items of a step are folded", Timeline,
+        query=TimelineQuery, refuses=(404, 422),
     ),
     ApiRoute("GET", "/runs/{run}/why", "read", get_why, "What a run waits for", WhyAnswer, refuses=(404,)),
 )  # fmt: skip

@@ -27,8 +27,10 @@ is added to the ids.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from locktender.base.errors import HistoryReplaced
 from locktender.base.events import EventRow
@@ -131,7 +133,7 @@ async def follow_on(tx: PostgresSession, follow: Follow) -> Followed:
     )
     if not events and position.until:
         # The page that was cut off had ended: what became visible since comes now.
-        return await follow_on(tx, replace(follow, after=found.cursor))
+        return await follow_on(tx, msgspec.structs.replace(follow, after=found.cursor))
     return found
 
 

@@ -8,7 +8,7 @@ import ssl
 
 import asyncpg
 
-from locktender.base.errors import DataRefused, StoreBusy, StoreError, StoreUnreachable
+from locktender.base.errors import DataRefused, RoleRefused, StoreBusy, StoreError, StoreUnreachable
 
 _AGAIN = "Nothing is lost: locktender retries, or repeat the call."
 
@@ -75,9 +75,10 @@ def translate(error: BaseException, where: str) -> StoreError:
         case "25006":
             return read_only(where)
         case "42501":
-            return StoreError(
+            return RoleRefused(
                 f"{where}: {said}.",
-                hint="Give this role the right to create and use the schema.",
+                hint="Use the role that owns the schema. A worker's role is given its rights by: locktender db"
+                " grant-worker ROLE.",
             )
         case "42704" if "configuration parameter" in said:
             return StoreError(

@@ -7,13 +7,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
+from locktender.base.errors import RoleRefused
 from locktender.base.events import HISTORY
 from locktender.store import copying
 from locktender.store.copy_tables import TABLES
-from locktender.store.copying import BLOBS, EMPTY, CopyMarks, Rows
+from locktender.store.copying import BLOBS, EMPTY, CopyMarks, Purpose, Rows
 from locktender.store.maintenance import Led, Server, Status, agree
 from locktender.store.migrate import COPYING, Migrated
-from locktender.store.postgres import faults, opening, reads
+from locktender.store.postgres import faults, opening, reads, roles
 from locktender.store.postgres.composed_sql import Dialect
 from locktender.store.postgres.connection import connect
 from locktender.store.postgres.options import Options, parse
@@ -51,6 +52,16 @@ class PostgresPlace:
             return await opening.migrate(tx)
 
         return await self._with(work)
+
+    def grant_script(self, purpose: Purpose, role: str, *, revokes: bool) -> str:
+        return roles.Grant(purpose, roles.checked(role), self.options.schema, revokes).script()
+
+    async def grant(self, purpose: Purpose, role: str, *, revokes: bool) -> None:
+        grant = roles.Grant(purpose, roles.checked(role), self.options.schema, revokes)
+        try:
+            await self._with(lambda tx: roles.apply(tx, grant))
+        except RoleRefused as error:
+            raise roles.refused(error, grant) from error
 
     async def _with(self, work: Callable[[PostgresSession], Awaitable[T]]) -> T:
         async with self.session() as session:

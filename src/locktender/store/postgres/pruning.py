@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import astuple
 from typing import TypeVar
+
+import msgspec
 
 from locktender.base.events import HISTORY, Change, pack
 from locktender.store.history import CLIENT
@@ -154,7 +155,7 @@ class PostgresUpkeep:
         return await self._write(remove)
 
     async def keep_audit_state(self, state: AuditState) -> None:
-        await self._write(lambda tx: tx.run("audit_state_put", *astuple(state)))
+        await self._write(lambda tx: tx.run("audit_state_put", *msgspec.structs.astuple(state)))
 
     async def references(self, after: int, limit: int) -> References:
         return await self._look(lambda tx: _references(tx, after, limit))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
+
+import msgspec
 
 from locktender.base.changes import Order, Reservation, TaskRow
 from locktender.base.clock import SECOND
@@ -30,6 +31,7 @@ from locktender.store.limit_rows import compose
 from locktender.store.postgres.event_order import Position, params_of
 from locktender.store.postgres.session import PostgresSession, limit_rows, pairs
 from locktender.store.protocol import (
+    FRONT,
     Counts,
     EndedTask,
     EventFilter,
@@ -39,10 +41,13 @@ from locktender.store.protocol import (
     OpenRuns,
     QueueEntry,
     QueueLine,
+    QueuePlace,
     QueueView,
+    RecentRun,
     RunFilter,
     RunLabel,
     Snapshot,
+    Traffic,
 )
 from locktender.store.queue_line import MAX_GROUPS, QueueCounts, in_line, taking_turns
 
@@ -105,7 +110,7 @@ async def gather_changes(
     cursor = position.next(server, snapshot, events, gather.limit)
     if not events and position.until:
         # The page that was cut off had ended: what became visible since comes now.
-        return await gather_changes(tx, replace(gather, after=cursor), workers_seen)
+        return await gather_changes(tx, msgspec.structs.replace(gather, after=cursor), workers_seen)
     ended, limits_changed = news(events)
     return (
         Gathered(
@@ -158,6 +163,8 @@ async def runs(tx: PostgresSession, where: RunFilter) -> list[RunRow]:
         last = f"{where.id_prefix}{{"
         return decode.runs(await tx.all("runs_by_prefix", where.id_prefix, last, where.limit))
     before = 2**62 if where.before is None else where.before
+    if where.key is not None:
+        return decode.runs(await tx.all("runs_with_key", where.key, before, where.limit))
     params = (before, where.flow, decode.encode_tags(where.tags), where.limit)
     if where.states is None:
         return decode.runs(await tx.all("runs_filtered", *params))
@@ -213,9 +220,20 @@ async def held_up(tx: PostgresSession) -> HeldUp:
     )
 
 
-async def queue(tx: PostgresSession, limit: int) -> list[QueueEntry]:
-    rows = decode.runs(await tx.all("queue_list", limit))
-    return [QueueEntry(run, place) for place, run in enumerate(rows, 1)]
+async def queue(tx: PostgresSession, limit: int, after: QueuePlace | None) -> list[QueueEntry]:
+    first = 1 if after is None else after.position + 1
+    behind = None if after is None else await tx.one("rank_of", after.run)
+    rows = decode.runs(await tx.all("queue_list", limit, *(behind or FRONT)))
+    return [QueueEntry(run, place) for place, run in enumerate(rows, first)]
+
+
+async def traffic(tx: PostgresSession, lanes: int, runs: int) -> Traffic:
+    by_lane = await tx.all("queue_by_lane", lanes)
+    times = await tx.all("runs_lately", runs)
+    return Traffic(
+        [(str(signature), waiting) for signature, waiting in by_lane],
+        [RecentRun._make(row) for row in times],
+    )
 
 
 async def beside(tx: PostgresSession, run: int, most: int) -> QueueView | None:

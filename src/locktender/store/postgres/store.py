@@ -1,14 +1,12 @@
 """The PostgreSQL store: one schema, any number of processes on any number of machines.
 
-A store has at most five connections, each opened when it is first needed:
-one for the leader's writes, one for all other writes, one for the leader's and
-the workers' reads, one for all other reads, so that a long listing never delays
-a cycle, and one that listens. A process that renews leases opens a second store
-for them (`twin`): it neither leads nor listens, so it has at most three.
+A store has at most five connections, each opened when it is first needed: one for
+the leader's writes, one for all other writes, one for the leader's and the workers'
+reads, one for all other reads, so that a long listing never delays a cycle, and one
+that listens. A process that renews leases has a second store, `twin`, with at most three.
 
-Everything but the listener works through a pooler in transaction mode
-(`?pooled=true`): no statement outlasts its transaction, no setting does, and
-every name is written with its schema.
+Everything but the listener works through a pooler in transaction mode (`?pooled=true`):
+no statement outlasts its transaction, no setting does, and every name has its schema.
 """
 
 from __future__ import annotations
@@ -20,21 +18,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from locktender.base.changes import Commit, Order, TaskRow
+from locktender.base.changes import Commit, Order
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.errors import StoreBusy, StoreError
-from locktender.base.events import EventRow
-from locktender.base.limits import Limits
 from locktender.base.model import (
-    HeldUp,
-    LimitChange,
-    LimitRow,
-    LogFilter,
     LogRow,
     Request,
     RunRow,
     WorkerLife,
-    WorkerRow,
 )
 from locktender.store.forking import check_process
 from locktender.store.postgres import (
@@ -57,22 +48,20 @@ from locktender.store.postgres.opening import CONNECTIONS, TWIN_CONNECTIONS, Pos
 from locktender.store.postgres.options import Options, parse
 from locktender.store.postgres.outbox import PostgresOutbox
 from locktender.store.postgres.pruning import PostgresUpkeep
+from locktender.store.postgres.reading import PostgresReading
 from locktender.store.postgres.result_cache import PostgresResultCache
 from locktender.store.postgres.server_clock import ServerClock
 from locktender.store.postgres.session import SQL, KnownStatements, PostgresSession
+from locktender.store.postgres.tokens import PostgresTokens
 from locktender.store.postgres.wake import PostgresWaiting
 from locktender.store.protocol import (
     Accept,
     BoundCache,
     ChangeNotice,
     Committed,
-    Counts,
     Elect,
-    EventFilter,
     Expire,
     Finish,
-    Follow,
-    Followed,
     Gather,
     Gathered,
     Heads,
@@ -81,17 +70,12 @@ from locktender.store.protocol import (
     Leadership,
     Lost,
     OfferNotice,
-    OpenRuns,
     Provision,
     ProvisionState,
-    QueueEntry,
-    QueueView,
     ReassignLanes,
     Rejections,
     RemoveUnused,
     Renewed,
-    RunFilter,
-    RunLabel,
     RunsEnded,
     SetLimit,
     Snapshot,
@@ -116,6 +100,8 @@ class PostgresStore(
     PostgresWaiting,
     PostgresMailing,
     PostgresOutbox,
+    PostgresReading,
+    PostgresTokens,
     Store,
 ):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
@@ -345,62 +331,7 @@ class PostgresStore(
     async def graph(self, digest: str) -> bytes:
         return await self._read(lambda tx: reads.graph(tx, digest))
 
-    # -- reads
-
-    async def run(self, run_id: str) -> RunRow | None:
-        return await self._read(lambda tx: reads.run(tx, run_id))
-
-    async def run_labels(self, runs: Sequence[int]) -> dict[int, RunLabel]:
-        return await self._read(lambda tx: reads.run_labels(tx, runs))
-
-    async def run_states(self, runs: Sequence[int]) -> dict[int, str]:
-        return await self._read(lambda tx: reads.run_states(tx, runs))
-
-    async def runs(self, where: RunFilter) -> list[RunRow]:
-        return await self._look(lambda tx: reads.runs(tx, where))
-
-    async def tasks(self, run: int) -> list[TaskRow]:
-        return await self._read(lambda tx: reads.tasks(tx, run))
-
-    async def events(self, where: EventFilter) -> list[EventRow]:
-        return await self._look(lambda tx: reads.events(tx, where))
-
-    async def follow(self, follow: Follow) -> Followed:
-        return await self._look(lambda tx: event_order.follow_on(tx, follow))
-
-    async def held_up(self) -> HeldUp:
-        return await self._look(reads.held_up)
-
-    async def log_counts(self, run: int, task: int | None = None) -> dict[tuple[int, int], int]:
-        rows = await self._look(lambda tx: tx.all("log_counts", run, task))
-        return {(task, token): lines for task, token, lines in rows}
-
-    async def logs(self, where: LogFilter) -> list[LogRow]:
-        return await self._look(lambda tx: reads.logs(tx, where))
-
-    async def queue(self, limit: int) -> list[QueueEntry]:
-        return await self._look(lambda tx: reads.queue(tx, limit))
-
-    async def beside(self, run: int, most: int) -> QueueView | None:
-        return await self._look(lambda tx: reads.beside(tx, run, most))
-
-    async def workers(self) -> list[WorkerRow]:
-        return await self._read(reads.workers)
-
-    async def leader(self) -> str | None:
-        return await self._read(reads.leader)
-
-    async def limits(self) -> tuple[Limits, list[LimitRow]]:
-        return await self._read(reads.limits_in_force)
-
-    async def limit_history(self, limit: int) -> list[LimitChange]:
-        return await self._look(lambda tx: reads.limit_history(tx, limit))
-
-    async def counts(self) -> Counts:
-        return await self._look(reads.counts)
-
-    async def open_runs(self) -> OpenRuns:
-        return await self._look(reads.open_runs)
+    # -- reads: the others are in reading.py
 
     async def stale_writes(self) -> int:
         return self._stale

@@ -95,7 +95,7 @@ async def _wake_alone(tx: PostgresSession, wake: Wake) -> Woken:
             parts.add("event_add", now, wake.term, wake.cycle, wake.actor)
         parts.add("wake", *tx.hint("wake"))
         await tx.compose(parts)
-        return Woken(woken, await next_wake(tx), plan.held_ids)
+        return Woken(woken, await next_wake(tx), now, plan.held_ids)
 
 
 async def next_wake(tx: PostgresSession) -> int | None:

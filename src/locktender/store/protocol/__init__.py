@@ -7,6 +7,7 @@
     Reading     anyone looks at runs, tasks, events, workers and limits
     Waiting     runs that wait for their time are found and woken
     Mailing     clients send events, the leader reads them for the tasks that wait
+    TokenKeeping  tokens of the HTTP API are added, found and revoked
     Outbox      runs that applications submitted in transactions of their own are taken up
     Upkeep      old runs, graphs and blobs are removed
 
@@ -59,6 +60,7 @@ from locktender.store.protocol.outbox import (
 )
 from locktender.store.protocol.reading import (
     BEGINNING,
+    FRONT,
     LATEST,
     Counts,
     Cursor,
@@ -69,13 +71,22 @@ from locktender.store.protocol.reading import (
     OpenRuns,
     QueueEntry,
     QueueLine,
+    QueuePlace,
     QueueView,
     Reading,
+    RecentRun,
     RunFilter,
     RunLabel,
     RunsEnded,
+    Traffic,
 )
 from locktender.store.protocol.submitting import Rejections, SetLimit, Submit, Submitted, Submitting
+from locktender.store.protocol.tokens import (
+    FORGET_SESSIONS_US,
+    AddToken,
+    TokenKeeping,
+    token_row,
+)
 from locktender.store.protocol.upkeep import (
     AuditState,
     BoundCache,
@@ -103,9 +114,12 @@ from locktender.store.protocol.working import (
 
 __all__ = [
     "BEGINNING",
+    "FORGET_SESSIONS_US",
+    "FRONT",
     "LATEST",
     "MAX_MAIL",
     "Accept",
+    "AddToken",
     "AuditState",
     "BoundCache",
     "ChangeNotice",
@@ -148,9 +162,11 @@ __all__ = [
     "Pruned",
     "QueueEntry",
     "QueueLine",
+    "QueuePlace",
     "QueueView",
     "Reading",
     "ReassignLanes",
+    "RecentRun",
     "References",
     "Rejections",
     "RemoveUnused",
@@ -171,6 +187,8 @@ __all__ = [
     "Submitting",
     "Thin",
     "TickMove",
+    "TokenKeeping",
+    "Traffic",
     "Upkeep",
     "Waiting",
     "Wake",
@@ -178,10 +196,21 @@ __all__ = [
     "Woken",
     "WokenRun",
     "Working",
+    "token_row",
 ]
 
 
 class Store(
-    Submitting, Leading, Working, Naming, Reading, Upkeep, Waiting, Mailing, Outbox, Protocol
+    Submitting,
+    Leading,
+    Working,
+    Naming,
+    Reading,
+    Upkeep,
+    Waiting,
+    Mailing,
+    Outbox,
+    TokenKeeping,
+    Protocol,
 ):
     """One durable place for runs. Both back ends pass `locktender.testing.conformance`."""

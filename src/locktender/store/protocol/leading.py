@@ -11,8 +11,9 @@ is right for any process: `forget_asked` needs no fence.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from locktender.base.changes import (
     Bucket,
@@ -40,8 +41,7 @@ from locktender.store.protocol.base import StoreBase
 from locktender.store.protocol.reading import Cursor
 
 
-@dataclass(frozen=True, slots=True)
-class Elect:
+class Elect(msgspec.Struct, frozen=True):
     """Acquire or renew the leader's lease."""
 
     owner: str
@@ -53,8 +53,7 @@ class Elect:
     It has passed, whatever the store's clock says: that may have been set back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leadership:
+class Leadership(msgspec.Struct, frozen=True):
     term: int
     """0: another process leads."""
     owner: str
@@ -64,8 +63,7 @@ class Leadership:
     """The last cycle written in this term, as a renewal finds it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """What a new leader, or `why`, needs to rebuild the ledger: active work, never the backlog."""
 
     now: int
@@ -89,16 +87,15 @@ class Snapshot:
     requests: list[StoredRequest]
     stops: list[Order]
     """Stop orders not yet obeyed."""
-    kept: list[KeptPlace] = field(default_factory=list[KeptPlace])
+    kept: list[KeptPlace] = msgspec.field(default_factory=list[KeptPlace])
     """Runs that have begun, have no place, and keep it at some limits."""
-    held: list[RunRow] = field(default_factory=list[RunRow])
+    held: list[RunRow] = msgspec.field(default_factory=list[RunRow])
     """Runs that are held, by seq; and runs in a state that there is not, which must become so."""
-    held_tasks: list[TaskRow] = field(default_factory=list[TaskRow])
+    held_tasks: list[TaskRow] = msgspec.field(default_factory=list[TaskRow])
     """Tasks of held runs that are in flight, by id."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gather:
+class Gather(msgspec.Struct, frozen=True):
     """Read what others committed since `after`."""
 
     after: Cursor
@@ -117,8 +114,7 @@ class EndedTask(NamedTuple):
     error: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Gathered:
+class Gathered(msgspec.Struct, frozen=True):
     now: int
     cursor: Cursor
     events: list[EventRow]
@@ -128,12 +124,11 @@ class Gathered:
     workers: list[WorkerRow] | None
     """All workers, where any joined, left or changed since the last call; else None."""
     limits_changed: bool
-    queued: list[RunRow] = field(default_factory=list[RunRow])
+    queued: list[RunRow] = msgspec.field(default_factory=list[RunRow])
     """Rows of the first few runs those events queue, where reading them costs no extra query."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeNotice:
+class ChangeNotice(msgspec.Struct, frozen=True):
     """What a leader is told of other processes' commits."""
 
     look: bool
@@ -146,8 +141,7 @@ class ChangeNotice:
     """An application committed a submission: see `Outbox`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Heads:
+class Heads(msgspec.Struct, frozen=True):
     """The first `each` queued runs of every lane named, in order; at most `most` in all."""
 
     lanes: list[int]
@@ -155,15 +149,13 @@ class Heads:
     most: int = 4_096
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(msgspec.Struct, frozen=True):
     seq: int
     """Of its last event; 0: it wrote none."""
     now: int
 
 
-@dataclass(frozen=True, slots=True)
-class Withdraw:
+class Withdraw(msgspec.Struct, frozen=True):
     """Withdraw offers (`to` requested) or cancel before acceptance (`to` cancelled)."""
 
     term: int
@@ -175,8 +167,7 @@ class Withdraw:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Expire:
+class Expire(msgspec.Struct, frozen=True):
     """Declare workers lost: their running tasks are abandoned, their offers withdrawn.
 
     Tasks in a worker's drain list (`WorkerRow.leaves`) are handed back instead of abandoned.
@@ -189,20 +180,18 @@ class Expire:
     """One that has renewed its lease since it was read is left alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(msgspec.Struct, frozen=True):
     worker: str
     reason: str
     abandoned: list[tuple[int, int]]
     withdrawn: list[tuple[int, int]]
     lease_until: int | None = None
     """When its lease ends; after a crash seen at once, this may be later than now."""
-    handed_back: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    handed_back: list[tuple[int, int]] = msgspec.field(default_factory=list[tuple[int, int]])
     """Running attempts in its drain list."""
 
 
-@dataclass(frozen=True, slots=True)
-class HoldRuns:
+class HoldRuns(msgspec.Struct, frozen=True):
     """Take runs out of everything that a leader decides. Attempts in flight go on and keep their slots."""
 
     term: int
@@ -212,8 +201,7 @@ class HoldRuns:
     """Run → why."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReassignLanes:
+class ReassignLanes(msgspec.Struct, frozen=True):
     """Move queued runs to the lane that the limits now in force ask for."""
 
     term: int
@@ -222,23 +210,21 @@ class ReassignLanes:
     batch: int = 2_000
 
 
-@dataclass(frozen=True, slots=True)
-class Provision:
+class Provision(msgspec.Struct, frozen=True):
     """Store which workers the provisioner is asked for, before it is asked."""
 
     term: int
-    asked: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    asked: dict[str, bytes] = msgspec.field(default_factory=dict[str, bytes])
     """Name → the request. A name that is stored already stays as it is."""
     start_timeout_us: int = 0
     """How long those workers may take to join."""
-    gone: list[str] = field(default_factory=list[str])
+    gone: list[str] = msgspec.field(default_factory=list[str])
     """Names of workers that ended, or that are no longer waited for."""
     status: ProvisionStatus | None = None
     """The provisioner's new state; None: unchanged."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProvisionState:
+class ProvisionState(msgspec.Struct, frozen=True):
     now: int
     asked: list[AskedWorker]
     """By name."""

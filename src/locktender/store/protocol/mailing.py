@@ -8,8 +8,9 @@ removes the wait (`Commit.waits_over`): so an event is delivered once to a run, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
+
+import msgspec
 
 from locktender.base.model import Mail
 from locktender.store.protocol.base import StoreBase
@@ -18,8 +19,7 @@ MAX_MAIL = 1_000
 """Events in the mailbox of one run that no wait has taken yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendEvent:
+class SendEvent(msgspec.Struct, frozen=True):
     """To one run, by its id, or with `run` None to a topic."""
 
     run: str | None

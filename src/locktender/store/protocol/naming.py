@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Literal, Protocol
+
+import msgspec
 
 from locktender.base.announced import AnnouncedFlow
 from locktender.base.model import NewRun
@@ -18,8 +19,7 @@ from locktender.base.schedules import (
 from locktender.store.protocol.base import StoreBase
 
 
-@dataclass(frozen=True, slots=True)
-class SetSchedule:
+class SetSchedule(msgspec.Struct, frozen=True):
     """A change of a schedule by an operator or by code."""
 
     name: str
@@ -29,8 +29,7 @@ class SetSchedule:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TickMove:
+class TickMove(msgspec.Struct, frozen=True):
     """What the leader decided on one schedule."""
 
     name: str
@@ -38,10 +37,10 @@ class TickMove:
     """As it was read: nothing is written if it has changed since."""
     state: ScheduleState
     next_at: int | None
-    runs: list[tuple[int, NewRun]] = field(default_factory=list[tuple[int, NewRun]])
+    runs: list[tuple[int, NewRun]] = msgspec.field(default_factory=list[tuple[int, NewRun]])
     """Tick and the run it becomes."""
-    graphs: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    missed: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    graphs: dict[str, bytes] = msgspec.field(default_factory=dict[str, bytes])
+    missed: list[tuple[int, str]] = msgspec.field(default_factory=list[tuple[int, str]])
 
 
 class Naming(StoreBase, Protocol):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -18,6 +17,8 @@ class OutboxRun(msgspec.Struct, frozen=True, array_like=True):
 
     run: NewRun
     graph: bytes
+    unset: tuple[str, ...] = ()
+    """Options that the flow decides, as workers announced it: its submitter could not read that."""
 
 
 class OutboxAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,8 +43,7 @@ class OutboxEntry(msgspec.Struct, frozen=True):
     answered_at: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OutboxMove:
+class OutboxMove(msgspec.Struct, frozen=True):
     """What the leader makes of an entry: a run, or an answer."""
 
     entry: OutboxEntry

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, NewType, Protocol
+from typing import Final, NamedTuple, NewType, Protocol
+
+import msgspec
 
 from locktender.base.changes import CachedResult, KeptPlace, TaskRow
 from locktender.base.events import EventRow
@@ -21,27 +22,33 @@ from locktender.base.model import (
 from locktender.store.protocol.base import StoreBase
 
 
-@dataclass(frozen=True, slots=True)
-class RunFilter:
+class RunFilter(msgspec.Struct, frozen=True):
     states: list[str] | None = None
-    tags: dict[str, str] = field(default_factory=dict[str, str])
+    tags: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     flow: str | None = None
     """Without it, holds of slots (`locktender:hold`) are left out: nobody submitted them."""
     limit: int = 100
     before: int | None = None
     """Only runs with a smaller seq: the next page."""
+    key: str | None = None
+    """Only runs that have this key, active or not; states, tags and flow do not apply then."""
     id_prefix: str | None = None
     """Runs whose id begins so, by id; the other conditions do not apply then."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueEntry:
+class QueueEntry(msgspec.Struct, frozen=True):
     run: RunRow
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class LineGroup:
+class QueuePlace(NamedTuple):
+    """A run by its number, and where it stood in the queue, from 1."""
+
+    run: int
+    position: int
+
+
+class LineGroup(msgspec.Struct, frozen=True):
     """Queued runs of one lane and one priority."""
 
     lane: str
@@ -53,8 +60,7 @@ class LineGroup:
     """How many of them stand before the run in question by rank and age."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueLine:
+class QueueLine(msgspec.Struct, frozen=True):
     """The queue as one queued run sees it: runs of its priority or higher, counted by lane."""
 
     rank: int
@@ -70,8 +76,7 @@ class QueueLine:
     """How many runs are queued in all, by the counters; None: with a fair key."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueView:
+class QueueView(msgspec.Struct, frozen=True):
     """What decides when a queued run starts, of one instant: who executes, and who waits beside it."""
 
     now: int
@@ -88,8 +93,7 @@ class QueueView:
     line: QueueLine
 
 
-@dataclass(frozen=True, slots=True)
-class EventFilter:
+class EventFilter(msgspec.Struct, frozen=True):
     """Events that are visible now, by number. An event with a smaller number may become visible later."""
 
     run: int | None = None
@@ -108,8 +112,7 @@ LATEST = Cursor("latest")
 """No event is read: the answer has the cursor behind all that is visible now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Follow:
+class Follow(msgspec.Struct, frozen=True):
     """Read every event that became visible since `after`, each exactly once.
 
     Events of one answer are in the order of their numbers. An event in a later answer may have a smaller
@@ -122,12 +125,33 @@ class Follow:
     limit: int = 5_000
 
 
-@dataclass(frozen=True, slots=True)
-class Followed:
+class Followed(msgspec.Struct, frozen=True):
     cursor: Cursor
     events: list[EventRow]
     behind: list[Cursor]
     """For each of `events` the cursor that goes on behind it."""
+
+
+class RecentRun(NamedTuple):
+    """When a run was queued, started and ended; 0: not yet."""
+
+    state: str
+    queued_at: int
+    started_at: int
+    ended_at: int
+
+
+class Traffic(NamedTuple):
+    """What came in and went out lately, and what waits where."""
+
+    by_lane: list[tuple[str, int]]
+    """Signature, as `kernel.lanes` reads it, and how many runs are queued there, the most first."""
+    lately: list[RecentRun]
+    """Of runs, the newest first, without holds of slots."""
+
+
+FRONT: Final = (-(2**63), -(2**63), -(2**63))
+"""Before the first rank of the queue."""
 
 
 class RunLabel(NamedTuple):
@@ -138,8 +162,7 @@ class RunLabel(NamedTuple):
     tags: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(msgspec.Struct, frozen=True):
     """Counters and the rows they must equal: what the audit compares.
 
     Names are those of `TagRule.counter`, and '' for all runs.
@@ -156,8 +179,7 @@ class Counts:
     waiting: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRuns:
+class OpenRuns(msgspec.Struct, frozen=True):
     """How many runs are not over, for metrics: cheap to read however many wait."""
 
     queued: int
@@ -170,8 +192,7 @@ class OpenRuns:
     """When the queued run that has waited longest was queued; 0: none is queued."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunsEnded:
+class RunsEnded(msgspec.Struct, frozen=True):
     """Ends of runs that a waiting client was notified of. Only a hint: the rows decide."""
 
     runs: list[int]
@@ -215,8 +236,15 @@ class Reading(StoreBase, Protocol):
         """(task, token) of each attempt of a run that has logged → how many lines, in all."""
         ...
 
-    async def queue(self, limit: int) -> list[QueueEntry]:
-        """Queued runs in their global order (priority, then age)."""
+    async def queue(self, limit: int, after: QueuePlace | None = None) -> list[QueueEntry]:
+        """Queued runs in their global order (priority, then age): the first, or those behind `after`.
+
+        The run of `after` may have left the queue.
+        """
+        ...
+
+    async def traffic(self, lanes: int, runs: int) -> Traffic:
+        """The longest lanes of the queue, and the times of the newest runs."""
         ...
 
     async def beside(self, run: int, most: int) -> QueueView | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -13,8 +12,7 @@ from locktender.base.model import NewRun, Outcome, Request
 from locktender.store.protocol.base import StoreBase
 
 
-@dataclass(frozen=True, slots=True)
-class Submit:
+class Submit(msgspec.Struct, frozen=True):
     runs: list[NewRun]
     graphs: dict[str, bytes]
     """Content hash → JSON, of every graph the runs name."""
@@ -48,8 +46,7 @@ class Submitted(msgspec.Struct, frozen=True, gc=False):
     """On `duplicate`: what differs from the active run of the same key."""
 
 
-@dataclass(frozen=True, slots=True)
-class SetLimit:
+class SetLimit(msgspec.Struct, frozen=True):
     kind: str
     name: str
     rule: bytes | None

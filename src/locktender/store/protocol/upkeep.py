@@ -6,15 +6,15 @@ live engines and beside each other. `store.pruning` says why that is safe.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from locktender.base.events import Change
 from locktender.store.protocol.base import StoreBase
 
 
-@dataclass(frozen=True, slots=True)
-class Prune:
+class Prune(msgspec.Struct, frozen=True):
     """Remove runs that ended before an instant, in order of their numbers, a batch at a time."""
 
     before: int
@@ -30,8 +30,7 @@ class Prune:
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Pruned:
+class Pruned(msgspec.Struct, frozen=True):
     runs: int
     tasks: int
     events: int
@@ -39,8 +38,7 @@ class Pruned:
     """The run to continue after; 0 when all were examined."""
 
 
-@dataclass(frozen=True, slots=True)
-class Thin:
+class Thin(msgspec.Struct, frozen=True):
     """Remove rows of the history that belong to no run, all of them or none, and say so in the history."""
 
     run: int
@@ -49,8 +47,7 @@ class Thin:
     remark: Change
 
 
-@dataclass(frozen=True, slots=True)
-class AuditState:
+class AuditState(msgspec.Struct, frozen=True):
     """What an audit knew when it had read the history up to a seq. Only the checker can read the body."""
 
     seq: int
@@ -72,8 +69,7 @@ class EventReader(NamedTuple):
     """When it came so far."""
 
 
-@dataclass(frozen=True, slots=True)
-class References:
+class References(msgspec.Struct, frozen=True):
     """The graphs and blobs that some runs refer to."""
 
     graphs: set[str]
@@ -84,8 +80,7 @@ class References:
     """The last run that was examined."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredContent:
+class StoredContent(msgspec.Struct, frozen=True):
     """What is stored by content hash: some graphs, and some blobs put before an instant."""
 
     graphs: set[str]
@@ -94,26 +89,23 @@ class StoredContent:
     """The name to continue after; empty: these were the last."""
 
 
-@dataclass(frozen=True, slots=True)
-class Discard:
+class Discard(msgspec.Struct, frozen=True):
     """Remove graphs and blobs that no run refers to, unless a newer run does."""
 
-    graphs: list[str] = field(default_factory=list[str])
-    blobs: list[str] = field(default_factory=list[str])
+    graphs: list[str] = msgspec.field(default_factory=list[str])
+    blobs: list[str] = msgspec.field(default_factory=list[str])
     last_run: int = 0
     """Runs up to this number were examined."""
     put_before: int = 0
     """A blob that was put at or after this instant stays."""
 
 
-@dataclass(frozen=True, slots=True)
-class Discarded:
+class Discarded(msgspec.Struct, frozen=True):
     graphs: int
     blobs: int
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveUnused:
+class RemoveUnused(msgspec.Struct, frozen=True):
     """Remove empty lanes and what nothing refers to any more.
 
     That is the state of rates that are free again, orders to drain of workers that are gone, counters of tags
@@ -128,8 +120,7 @@ class RemoveUnused:
     """Changes of limits before this instant go; 0: all stay."""
 
 
-@dataclass(frozen=True, slots=True)
-class BoundCache:
+class BoundCache(msgspec.Struct, frozen=True):
     """Remove cached results whose time has passed, and the oldest beyond so many of them and so many bytes."""
 
     term: int

@@ -15,15 +15,15 @@ o'clock is woken when the clock says nine.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from locktender.base.changes import TaskRow
 from locktender.store.protocol.base import StoreBase
 
 
-@dataclass(frozen=True, slots=True)
-class Wake:
+class Wake(msgspec.Struct, frozen=True):
     """Queue waiting runs whose time has come."""
 
     term: int
@@ -45,12 +45,13 @@ class WokenRun(NamedTuple):
     rank: tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Woken:
+class Woken(msgspec.Struct, frozen=True):
     runs: list[WokenRun]
     next_at: int | None
     """When the next waiting run is to be woken; None: there is none."""
-    held: list[str] = field(default_factory=list[str])
+    now: int = 0
+    """The store's time at which they were due."""
+    held: list[str] = msgspec.field(default_factory=list[str])
     """Ids of runs whose time cannot be read."""
     busy: bool = False
     """Submitters were in the way and nothing was done: the leader goes on, and comes back."""

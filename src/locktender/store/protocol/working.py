@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from locktender.base.changes import End, Order, TaskRow
 from locktender.base.model import LogRow, WorkerRow
 from locktender.store.protocol.base import StoreBase
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(msgspec.Struct, frozen=True):
     """A worker joins or renews its lease, and reports its free capacity."""
 
     worker: WorkerRow
@@ -20,15 +20,13 @@ class Heartbeat:
     """It has joined before: without its row nothing is written. A renewal may come after it has left."""
 
 
-@dataclass(frozen=True, slots=True)
-class Renewed:
+class Renewed(msgspec.Struct, frozen=True):
     lease_until: int
     """0: it was declared lost, or has left; it must stop its tasks and join under a new id."""
     now: int
 
 
-@dataclass(frozen=True, slots=True)
-class OfferNotice:
+class OfferNotice(msgspec.Struct, frozen=True):
     """What woke a worker. Only a hint: the rows decide."""
 
     offers: list[tuple[int, int]]
@@ -37,8 +35,7 @@ class OfferNotice:
     """There may be more orders: read them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Accept:
+class Accept(msgspec.Struct, frozen=True):
     worker: str
     tasks: list[tuple[int, int]]
     """(task, token)"""
@@ -56,8 +53,7 @@ class Started(NamedTuple):
     """The submitter's (W3C `traceparent`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(msgspec.Struct, frozen=True):
     worker: str
     ended: list[End]
 

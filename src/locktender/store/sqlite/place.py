@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from locktender.base.clock import SECOND, Clock, SystemClock
-from locktender.base.errors import NotFound, StoreBusy
+from locktender.base.errors import InvalidInput, NotFound, StoreBusy
 from locktender.base.events import HISTORY
 from locktender.store import copying
 from locktender.store.copy_tables import TABLES
-from locktender.store.copying import BLOBS, EMPTY, CopyMarks, Rows
+from locktender.store.copying import BLOBS, EMPTY, CopyMarks, Purpose, Rows
 from locktender.store.maintenance import Led, Status, agree
 from locktender.store.migrate import COPYING, Migrated
 from locktender.store.protocol import EventFilter
@@ -48,6 +48,20 @@ class SqlitePlace:
 
     async def exists(self) -> bool:
         return self.path.exists()
+
+    def grant_script(self, purpose: Purpose, role: str, *, revokes: bool) -> str:  # noqa: ARG002
+        raise self._no_roles(role)
+
+    async def grant(self, purpose: Purpose, role: str, *, revokes: bool) -> None:  # noqa: ARG002
+        raise self._no_roles(role)
+
+    def _no_roles(self, role: str) -> InvalidInput:
+        return InvalidInput(
+            f"{self.path} is a file: it has no roles.",
+            field="role",
+            got=role,
+            hint="Who may read and write the file may do everything. Roles are for postgresql://….",
+        )
 
     async def status(self) -> Status:
         if not self.path.exists():

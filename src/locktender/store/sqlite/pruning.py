@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import astuple
 from heapq import nsmallest
 from typing import TypeVar
+
+import msgspec
 
 from locktender.base.events import HISTORY, Change
 from locktender.base.model import LogFilter, LogRow
@@ -72,7 +73,7 @@ def _audit_state(tx: SqliteSession) -> AuditState | None:
 
 
 def _keep_audit_state(tx: SqliteSession, state: AuditState) -> None:
-    tx.run("audit_state_put", *astuple(state))
+    tx.run("audit_state_put", *msgspec.structs.astuple(state))
 
 
 def _event_readers(tx: SqliteSession) -> list[EventReader]:

@@ -15,6 +15,7 @@ from locktender.store.admission import tally
 from locktender.store.history import news
 from locktender.store.limit_rows import compose
 from locktender.store.protocol import (
+    FRONT,
     LATEST,
     Counts,
     Cursor,
@@ -28,9 +29,12 @@ from locktender.store.protocol import (
     OpenRuns,
     QueueEntry,
     QueueLine,
+    QueuePlace,
     QueueView,
+    RecentRun,
     RunFilter,
     Snapshot,
+    Traffic,
 )
 from locktender.store.queue_line import MAX_GROUPS, QueueCounts, in_line, taking_turns
 from locktender.store.sqlite.session import SqliteSession, listed
@@ -137,6 +141,9 @@ def runs(tx: SqliteSession, where: RunFilter) -> list[RunRow]:
         # '{' follows 'z', the last character an id may have.
         last = f"{where.id_prefix}{{"
         return decode.runs(tx.all("runs_by_prefix", where.id_prefix, last, where.limit))
+    if where.key is not None:
+        before = 2**62 if where.before is None else where.before
+        return decode.runs(tx.all("runs_with_key", where.key, before, where.limit))
     states = None if where.states is None else listed(sorted(set(where.states)))
     return decode.runs(
         tx.all(
@@ -164,9 +171,20 @@ def events(tx: SqliteSession, where: EventFilter) -> list[EventRow]:
     return [EventRow._make(row) for row in rows]
 
 
-def queue(tx: SqliteSession, limit: int) -> list[QueueEntry]:
-    rows = decode.runs(tx.all("queue_list", limit))
-    return [QueueEntry(run, place) for place, run in enumerate(rows, 1)]
+def queue(tx: SqliteSession, limit: int, after: QueuePlace | None) -> list[QueueEntry]:
+    first = 1 if after is None else after.position + 1
+    behind = None if after is None else tx.one("rank_of", after.run)
+    rows = decode.runs(tx.all("queue_list", limit, *(behind or FRONT)))
+    return [QueueEntry(run, place) for place, run in enumerate(rows, first)]
+
+
+def traffic(tx: SqliteSession, lanes: int, runs: int) -> Traffic:
+    by_lane = tx.all("queue_by_lane", lanes)
+    times = tx.all("runs_lately", runs)
+    return Traffic(
+        [(str(signature), waiting) for signature, waiting in by_lane],
+        [RecentRun._make(row) for row in times],
+    )
 
 
 def beside(tx: SqliteSession, run: int, most: int) -> QueueView | None:

@@ -54,6 +54,7 @@ from locktender.store.protocol import (
     Provision,
     ProvisionState,
     QueueEntry,
+    QueuePlace,
     QueueView,
     ReassignLanes,
     Rejections,
@@ -67,6 +68,7 @@ from locktender.store.protocol import (
     Store,
     Submit,
     Submitted,
+    Traffic,
     Withdraw,
 )
 from locktender.store.sqlite import (
@@ -86,6 +88,7 @@ from locktender.store.sqlite.outbox import SqliteOutbox
 from locktender.store.sqlite.pruning import SqliteUpkeep
 from locktender.store.sqlite.result_cache import SqliteResultCache
 from locktender.store.sqlite.session import SqliteSession, resolved
+from locktender.store.sqlite.tokens import SqliteTokens
 from locktender.store.sqlite.wake import SqliteWaiting
 from locktender.store.sqlite.write_lock import held_up
 
@@ -96,7 +99,14 @@ POLL_SECONDS = 0.05
 
 
 class SqliteStore(
-    SqliteUpkeep, SqliteResultCache, SqliteNaming, SqliteWaiting, SqliteMailing, SqliteOutbox, Store
+    SqliteUpkeep,
+    SqliteResultCache,
+    SqliteNaming,
+    SqliteWaiting,
+    SqliteMailing,
+    SqliteOutbox,
+    SqliteTokens,
+    Store,
 ):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
 
@@ -320,8 +330,11 @@ class SqliteStore(
     async def held_up(self) -> HeldUp:
         return held_up(self.path)
 
-    async def queue(self, limit: int) -> list[QueueEntry]:
-        return await self._look(lambda tx: reads.queue(tx, limit))
+    async def queue(self, limit: int, after: QueuePlace | None = None) -> list[QueueEntry]:
+        return await self._look(lambda tx: reads.queue(tx, limit, after))
+
+    async def traffic(self, lanes: int, runs: int) -> Traffic:
+        return await self._look(lambda tx: reads.traffic(tx, lanes, runs))
 
     async def beside(self, run: int, most: int) -> QueueView | None:
         return await self._look(lambda tx: reads.beside(tx, run, most))

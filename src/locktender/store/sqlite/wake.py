@@ -67,7 +67,7 @@ def wake_due(tx: SqliteSession, wake: Wake) -> Woken:
     if plan.tags:
         tx.each("counter_close", [(WAITING, len(plan.tags))])
     record(tx, now, wake.actor, plan.events, term=wake.term, cycle=wake.cycle)
-    return Woken(woken, next_wake(tx), plan.held_ids)
+    return Woken(woken, next_wake(tx), now, plan.held_ids)
 
 
 def next_wake(tx: SqliteSession) -> int | None:

@@ -82,7 +82,8 @@ def _spec(**options: Any) -> ScheduleSpec:
 
 async def _set(store: Store, name: str = "s", what: Any = "set", **options: Any) -> ScheduleRow:
     spec = None if what in ("paused", "resumed", "reset") else _spec(**options)
-    made = await store.set_schedule(SetSchedule(name, what, "me", spec))
+    who = "code" if what == "declared" else "me"
+    made = await store.set_schedule(SetSchedule(name, what, who, spec))
     assert made is not None
     return made
 
@@ -120,7 +121,7 @@ class TestScheduling:
         assert [each.what for each in history] == [
             *("deleted", "reset", "resumed", "paused", "set", "declared"),
         ]
-        assert {each.who for each in history} == {"me"}
+        assert [each.who for each in history] == [*["me"] * 5, "code"]
 
     async def test_the_same_declaration_again_changes_nothing(self, world: StoreScene) -> None:
         store = await world.open()

@@ -16,6 +16,7 @@ from locktender.store.protocol import (
     HoldRuns,
     OpenRuns,
     QueueLine,
+    QueuePlace,
     ReassignLanes,
     RemoveUnused,
     Store,
@@ -71,6 +72,33 @@ class TestQueueing:
         assert await order(store) == [ids[1], ids[3], ids[0], ids[2]]
         assert [entry.position for entry in await store.queue(3)] == [1, 2, 3]
         assert len(await store.queue(3)) == 3
+
+    async def test_the_queue_is_read_on_behind_any_of_its_runs(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        for priority in (0, 5, 0, 5, -1):
+            await submitted(store, priority=priority)
+        whole = await store.queue(10)
+        first = await store.queue(2)
+        await leader.start(first[-1].run.seq)  # it leaves the queue between two pages
+        assert first + await store.queue(10, after=QueuePlace(first[-1].run.seq, 2)) == whole
+        assert await store.queue(10, after=QueuePlace(whole[-1].run.seq, 5)) == []
+
+    async def test_traffic_has_the_longest_lanes_and_the_newest_runs(
+        self, world: StoreScene
+    ) -> None:
+        store = await world.open()
+        await set_tag(store, TagRule("tenant", limit=1, per_value=True))
+        leader = await SceneLeader.stand(store)
+        for tenant in ("a", "b", "b"):
+            await submitted(store, tags={"tenant": tenant})
+        started = await submitted(store)
+        await leader.start(started.seq)
+        found = await store.traffic(2, 3)
+        assert [waiting for _, waiting in found.by_lane] == [2, 1]
+        assert [each.state for each in found.lately] == ["running", "queued", "queued"]
+        assert found.lately[0].started_at
+        assert not found.lately[0].ended_at
 
     @pytest.mark.parametrize("fair", [True, False])
     async def test_a_line_counts_who_waits_beside_a_run_by_lane_and_priority(

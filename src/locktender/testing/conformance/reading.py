@@ -34,6 +34,16 @@ from locktender.testing.conformance.world import (
 
 
 class TestLooking:
+    async def test_runs_by_key_newest_first(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        first = await submitted(store, key="k")
+        await leader.end(first.seq, "cancelled", "queued")
+        again, _ = await submitted(store, key="k"), await submitted(store, key="other")
+        found = await store.runs(RunFilter(key="k"))
+        assert [row.id for row in found] == [again.id, first.id]
+        assert await store.runs(RunFilter(key="k", before=again.seq)) == found[1:]
+
     async def test_runs_by_state_tags_and_flow_newest_first(self, world: StoreScene) -> None:
         store = await world.open()
         leader = await SceneLeader.stand(store)

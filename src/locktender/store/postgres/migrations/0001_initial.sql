@@ -37,7 +37,6 @@ CREATE TABLE locktender.meta (
 ) WITH (fillfactor = 50);
 
 INSERT INTO locktender.meta (name, value) VALUES
-    ('workers_version', 0),
     ('last_run', 0),
     -- Rises with every submission that runs alone; a submitter that read an older value may not write.
     ('admissions', 0),
@@ -225,6 +224,14 @@ CREATE TABLE locktender.worker (
     body bytea NOT NULL
 ) WITH (fillfactor = 50);
 
+-- One row, which changes with every worker's. Apart from `meta`: a worker may write nothing there.
+CREATE TABLE locktender.workers_version (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    value bigint NOT NULL
+) WITH (fillfactor = 50);
+
+INSERT INTO locktender.workers_version (value) VALUES (0);
+
 -- Ids of workers declared lost: they may not renew. Kept for a day.
 CREATE TABLE locktender.lost_worker (
     id text PRIMARY KEY,
@@ -384,8 +391,6 @@ BEGIN
 END
 $$;
 
-REVOKE ALL ON FUNCTION locktender.submit_run(text, bytea, boolean) FROM PUBLIC;
-
 -- What workers announced of their flows, for submissions by name. It stays when they are gone.
 CREATE TABLE locktender.flow (
     name text PRIMARY KEY,
@@ -428,6 +433,48 @@ CREATE TABLE locktender.schedule_history (
 );
 
 CREATE INDEX schedule_history_name ON locktender.schedule_history (name, seq);
+
+-- Tokens of the HTTP API, as hashes; and sessions of browsers, which have the rights of the token `parent`.
+CREATE TABLE locktender.token (
+    id text PRIMARY KEY,
+    name text NOT NULL,
+    parent text,
+    hash bytea NOT NULL,
+    body bytea NOT NULL,
+    created_at bigint NOT NULL,
+    expires_at bigint,
+    used_at bigint,
+    revoked_at bigint,
+    revoked_by text
+);
+
+CREATE UNIQUE INDEX token_name ON locktender.token (name) WHERE revoked_at IS NULL AND parent IS NULL;
+
+-- What a worker's code declares of one schedule; `spec` NULL: nothing any more. An operator's setting stays as it
+-- is, and each change is in the history. A worker may call it, and may not write these tables.
+CREATE FUNCTION locktender.declare_schedule(
+    given text, new_version bigint, due bigint, spec bytea, new_state bytea, changed_at bigint, was bytea, becomes bytea,
+    why text
+) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+BEGIN
+    IF new_state IS NULL THEN
+        DELETE FROM locktender.schedule s WHERE s.name = given AND s.live IS NULL;
+        DELETE FROM locktender.schedule_tick t
+        WHERE t.name = given AND NOT EXISTS (SELECT 1 FROM locktender.schedule s WHERE s.name = given);
+    ELSE
+        INSERT INTO locktender.schedule AS s (name, version, next_at, declared, state)
+        VALUES (given, new_version, due, spec, new_state)
+        ON CONFLICT (name) DO UPDATE SET
+            version = excluded.version, next_at = excluded.next_at, declared = excluded.declared,
+            state = excluded.state;
+    END IF;
+    INSERT INTO locktender.schedule_history (at, name, who, what, before, after, reason)
+    VALUES (changed_at, given, 'code', 'declared', was, becomes, why);
+    DELETE FROM locktender.schedule_history h WHERE (h.name = given AND h.seq <= (
+        SELECT o.seq FROM locktender.schedule_history o WHERE o.name = given ORDER BY o.seq DESC LIMIT 1 OFFSET 100
+    )) OR h.seq <= (SELECT max(o.seq) FROM locktender.schedule_history o) - 100000;
+END
+$$;
 
 CREATE TABLE locktender.limit_rule (
     kind text NOT NULL,
@@ -516,3 +563,10 @@ CREATE TABLE locktender.provisioner (
 ALTER TABLE locktender.queue SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 ALTER TABLE locktender.orders SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 ALTER TABLE locktender.request SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+
+-- Who may call what is granted by name: locktender db grant-worker, grant-submit.
+REVOKE ALL ON FUNCTION
+    locktender.locktender_now(), locktender.event_number(xid8), locktender.event_base(), locktender.event_horizon(),
+    locktender.history_place(), locktender.submit_run(text, bytea, boolean),
+    locktender.declare_schedule(text, bigint, bigint, bytea, bytea, bigint, bytea, bytea, text)
+FROM PUBLIC;

@@ -329,12 +329,12 @@ WHERE l.term = $1 AND l.expires_at > 0 AND a.usename = current_user AND a.pid <>
 -- name: stuck_list
 -- Connections of ours that wait for their client in the middle of a statement, with something locked or
 -- an id: (number, where it stands, for how long in microseconds, what it
--- says). By the server's own clock, because that is what it notes the beginnings by.
+-- says). Also under roles that were given to ours (grant-worker does). By the server's own clock, because that is what it notes the beginnings by.
 SELECT
     a.pid, concat_ws(' ', a.query_start, c.bytes_processed),
     (extract(epoch FROM clock_timestamp() - a.xact_start) * 1000000)::bigint, left(a.query, 100)
 FROM pg_stat_activity a LEFT JOIN pg_stat_progress_copy c ON c.pid = a.pid
-WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> pg_backend_pid()
+WHERE a.datname = current_database() AND pg_has_role(a.usesysid, 'USAGE') AND a.pid <> pg_backend_pid()
     AND a.state = 'active' AND a.wait_event_type = 'Client'
     AND a.xact_start < clock_timestamp() - interval '2 seconds' AND strpos(a.query, $1::text) > 0
     AND (a.backend_xid IS NOT NULL OR EXISTS (
@@ -619,3 +619,20 @@ FROM fence, clock
 -- name: mail_turn
 -- One at a time sends to a run or to a topic: numbers follow the order of commits, and the mailbox is bounded.
 SELECT pg_advisory_xact_lock(hashtext('locktender.mail'), hashtext($1))
+
+-- name: schedule_declare
+-- What code declares of a schedule; a state of NULL: it is gone.
+SELECT locktender.declare_schedule($1, $2, $3, $4, $5, $6, $7, $8, $9)
+
+-- name: role_facts
+-- Of a role: whether it is a superuser, whether it has the rights of the schema's owner, and who that is.
+SELECT r.rolsuper, pg_has_role(r.oid, n.nspowner, 'MEMBER'), pg_get_userbyid(n.nspowner)
+FROM pg_roles r, pg_namespace n WHERE r.rolname = $1::text AND n.nspname = $2::text
+
+-- name: role_rights
+-- Which of these rights on tables of a schema a role has, for all columns or for some.
+SELECT v.name, v.what FROM unnest($3::text[], $4::text[]) v (name, what)
+WHERE CASE
+    WHEN v.what = 'DELETE' THEN has_table_privilege($1::text, format('%I.%I', $2::text, v.name), v.what)
+    ELSE has_any_column_privilege($1::text, format('%I.%I', $2::text, v.name), v.what)
+END

@@ -135,6 +135,14 @@ SELECT
     dispatch_deadline_us, output, error, trace
 FROM locktender.run WHERE id COLLATE "C" >= $1 AND id COLLATE "C" < $2 ORDER BY id COLLATE "C" LIMIT $3
 
+-- name: runs_with_key
+-- Runs that have a key, newest first.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error, trace
+FROM locktender.run WHERE key = $1 AND seq < $2 ORDER BY seq DESC LIMIT $3
+
 -- name: runs_filtered
 -- Runs by flow and tags, newest first.
 SELECT
@@ -214,7 +222,7 @@ ORDER BY w.since, w.id COLLATE "C"
 
 -- name: workers_version
 -- Changes when a worker joins, leaves or describes itself anew.
-SELECT coalesce((SELECT value FROM locktender.meta WHERE name = 'workers_version'), 0)
+SELECT coalesce((SELECT value FROM locktender.workers_version), 0)
 
 -- name: bucket_list
 -- The state of rates.
@@ -316,14 +324,34 @@ FROM (
 ORDER BY r.lane, r.rank1, r.rank2, r.seq
 
 -- name: queue_list
--- Queued runs in their global order.
+-- Queued runs in their global order, behind the place of one of them.
 SELECT
     r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
     r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
     r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error, r.trace
-FROM (SELECT rank1, rank2, run FROM locktender.queue ORDER BY rank1, rank2, run LIMIT $1) q
+FROM (
+    SELECT rank1, rank2, run FROM locktender.queue WHERE (rank1, rank2, run) > ($2, $3, $4)
+    ORDER BY rank1, rank2, run LIMIT $1
+) q
 CROSS JOIN LATERAL (SELECT * FROM locktender.run WHERE run.seq = q.run OFFSET 0) r
 ORDER BY q.rank1, q.rank2, q.run
+
+-- name: rank_of
+-- Where a run stands in the order, or stood when it was queued.
+SELECT rank1, rank2, seq FROM locktender.run WHERE seq = $1
+
+-- name: queue_by_lane
+-- The longest lanes of the queue, with what they wait for and how many runs.
+SELECT l.signature, q.waiting
+FROM (
+    SELECT lane, count(*) AS waiting FROM locktender.queue GROUP BY lane ORDER BY waiting DESC LIMIT $1
+) q
+JOIN locktender.lane l ON l.id = q.lane
+
+-- name: runs_lately
+-- The states and times of the newest runs.
+SELECT state, queued_at, started_at, ended_at FROM locktender.run WHERE kind <> 'hold'
+ORDER BY seq DESC LIMIT $1
 
 -- name: queue_place
 -- Where a queued run stands in its lane.

@@ -27,9 +27,8 @@ UPDATE locktender.worker SET lease_until = 0 WHERE id = $1
 
 -- name: workers_changed
 -- Tell the leader to look at the workers again.
-INSERT INTO locktender.meta (name, value)
-SELECT 'workers_version', 1 WHERE EXISTS (SELECT 1 FROM fence)
-ON CONFLICT (name) DO UPDATE SET value = meta.value % 4611686018427387904 + 1
+INSERT INTO locktender.workers_version (value) SELECT 1 WHERE EXISTS (SELECT 1 FROM fence)
+ON CONFLICT (one) DO UPDATE SET value = workers_version.value % 4611686018427387904 + 1
 
 -- name: lost_add
 -- This id may not come back.

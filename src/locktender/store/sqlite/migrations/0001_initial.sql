@@ -338,6 +338,22 @@ CREATE TABLE schedule_history (
 
 CREATE INDEX schedule_history_name ON schedule_history (name, seq);
 
+-- Tokens of the HTTP API, as hashes; and sessions of browsers, which have the rights of the token `parent`.
+CREATE TABLE token (
+    id TEXT PRIMARY KEY,
+    name TEXT NOT NULL,
+    parent TEXT,
+    hash BLOB NOT NULL,
+    body BLOB NOT NULL,
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER,
+    used_at INTEGER,
+    revoked_at INTEGER,
+    revoked_by TEXT
+) WITHOUT ROWID;
+
+CREATE UNIQUE INDEX token_name ON token (name) WHERE revoked_at IS NULL AND parent IS NULL;
+
 CREATE TABLE limit_rule (
     kind TEXT NOT NULL,
     name TEXT NOT NULL,

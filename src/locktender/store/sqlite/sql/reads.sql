@@ -128,6 +128,14 @@ SELECT
     dispatch_deadline_us, output, error, trace
 FROM run WHERE id >= ? AND id < ? ORDER BY id LIMIT ?
 
+-- name: runs_with_key
+-- Runs that have a key, newest first.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error, trace
+FROM run WHERE key = ?1 AND seq < ?2 ORDER BY seq DESC LIMIT ?3
+
 -- name: runs_filtered
 -- Runs by flow and tags, newest first.
 SELECT
@@ -299,14 +307,31 @@ FROM (
 ORDER BY r.lane, r.rank1, r.rank2, r.seq
 
 -- name: queue_list
--- Queued runs in their global order.
+-- Queued runs in their global order, behind the place of one of them.
 SELECT
     r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
     r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
     r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error, r.trace
-FROM (SELECT rank1, rank2, run FROM queue ORDER BY rank1, rank2, run LIMIT ?) q
+FROM (
+    SELECT rank1, rank2, run FROM queue WHERE (rank1, rank2, run) > (?2, ?3, ?4)
+    ORDER BY rank1, rank2, run LIMIT ?1
+) q
 CROSS JOIN run r ON r.seq = q.run
 ORDER BY q.rank1, q.rank2, q.run
+
+-- name: rank_of
+-- Where a run stands in the order, or stood when it was queued.
+SELECT rank1, rank2, seq FROM run WHERE seq = ?
+
+-- name: queue_by_lane
+-- The longest lanes of the queue, with what they wait for and how many runs.
+SELECT l.signature, q.waiting
+FROM (SELECT lane, count(*) AS waiting FROM queue GROUP BY lane ORDER BY waiting DESC LIMIT ?) q
+JOIN lane l ON l.id = q.lane
+
+-- name: runs_lately
+-- The states and times of the newest runs.
+SELECT state, queued_at, started_at, ended_at FROM run WHERE kind <> 'hold' ORDER BY seq DESC LIMIT ?
 
 -- name: queue_place
 -- Where a queued run stands in its lane.

@@ -1,0 +1,432 @@
+"""The timeline of a run: what each task waited for, and when it ran, as a page draws it.
+
+It is read from the history that `blame` reads, so that words and sums are the same. At most `MAX_ROWS` tasks
+have a row of their own. Steps with more items are folded: how many of its items were in which state, bin by bin,
+and rows for the items that waited longest. The answer is small whatever the size of the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from heapq import nlargest
+from typing import Final, Literal
+
+import msgspec
+
+from locktender.base.events import unpack
+from locktender.base.graph import Graph, needs_of
+from locktender.base.model import RunRow
+from locktender.base.states import OUTBOX_RUNS, TERMINAL_RUNS
+from locktender.observe.blame import graph_of, history_rows, instant_of, read_times
+from locktender.observe.holders import OWN_GATES, HolderNames, LostTo, Samples, charged
+from locktender.observe.run_times import BACK_OFF, HAND_OFF, LOST, OFFER, WORK, RunTimes
+from locktender.observe.timeline_spans import Bins, SlimHistory, TaskSpan, slim_history
+from locktender.store.protocol import Store
+
+MAX_ROWS: Final = 400
+"""Tasks that have a row of their own."""
+FOLD_ABOVE: Final = 24
+"""Items of a step that have rows where a run has more tasks than `MAX_ROWS`."""
+SLOWEST: Final = 6
+"""Items of a folded step that have rows: those that waited longest."""
+MAX_BINS: Final = 1_500
+BINS: Final = 240
+"""Of one folded step, at most."""
+PAGE_ITEMS: Final = 200
+EXACT_BYTES: Final = 2_000_000
+"""A larger history is read by `timeline_spans`."""
+MAX_HOLDERS: Final = 200
+
+Kind = Literal["work", "hand-off", "back-off", "sleep", "lost", "wait"]
+
+
+class TimelineWhat(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What time went into, over all tasks: `us` is what `blame` says of it."""
+
+    name: str
+    kind: Kind
+    us: int
+    to: tuple[LostTo, ...] = ()
+    """Runs that held the gate, the most first."""
+
+
+class TimelineSpan(msgspec.Struct, frozen=True, array_like=True):
+    """Microseconds from the start of the run; numbers of `whats`, of the attempt, and of `holders` or −1."""
+
+    start: int
+    end: int
+    what: int
+    attempt: int
+    holder: int = -1
+
+
+class TimelineRow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A task; or the run itself, while no task of it stood anywhere (`task` 0)."""
+
+    name: str
+    node: int
+    task: int
+    state: str
+    spans: list[TimelineSpan]
+    index: int | None = None
+    critical: bool = False
+
+
+class TimelineFold(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The items of a mapped step together."""
+
+    name: str
+    node: int
+    tasks: int
+    states: dict[str, int]
+    series: dict[int, list[float]]
+    """Number of `whats` → how many items were there on average, per bin."""
+    critical: bool = False
+
+
+class Timeline(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What each task of a run waited for, and when it ran. Times are microseconds from `since`."""
+
+    run: str
+    state: str
+    since: datetime
+    wall_us: int
+    goes_on: bool
+    """`wall_us` is until now."""
+    from_us: int
+    until_us: int
+    """What the bins cover."""
+    bins: int
+    """Of each folded step."""
+    tasks: int
+    whats: list[TimelineWhat]
+    holders: list[str]
+    """Ids of runs that held a gate."""
+    rows: list[TimelineRow]
+    folds: list[TimelineFold]
+    next: int | None = None
+    """Of the items of one step: `after` of the next part."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimelinePart:
+    """Which part of a timeline: bins between two instants; items of one step from an index on."""
+
+    from_us: int = 0
+    until_us: int | None = None
+    step: str = ""
+    after: int = -1
+
+
+@dataclass(slots=True)
+class _Task:
+    id: int
+    node: int
+    index: int
+    state: str
+    critical: bool = False
+
+
+@dataclass(slots=True)
+class _Source:
+    """The tasks of a run and their spans, of all or of some."""
+
+    start: int
+    end: int
+    tasks: dict[int, _Task]
+    spans: Callable[[Collection[int] | None], Iterator[TaskSpan]]
+    critical: Collection[int]
+    """Steps on the critical path."""
+
+
+async def timeline_run(store: Store, row: RunRow, part: TimelinePart | None = None) -> Timeline:
+    """The timeline of this run, or a part of it."""
+    part = part or TimelinePart()
+    rows = [] if row.state in OUTBOX_RUNS else await history_rows(store, row.seq)
+    graph = await graph_of(store, row)
+    if sum(len(each.body) for each in rows) > EXACT_BYTES:
+        now, samples = await store.now(), Samples(())
+
+        def draw() -> DrawnTimeline:
+            return drawn_quickly(slim_history(rows, graph, now), graph, part)
+
+        # In a thread: the engine's own loop goes on meanwhile.
+        drawn = await asyncio.to_thread(draw)
+    else:
+        history = [event for each in rows for event in unpack(each)]
+        times, samples = await read_times(store, row, history, graph)
+        drawn = drawn_exactly(times, graph, part)
+    return await _named(store, row, drawn, samples)
+
+
+def _exact(times: RunTimes) -> _Source:
+    """By the rules of `blame`."""
+    tasks = {
+        each.id: _Task(each.id, each.node, each.index, each.state, each.critical)
+        for each in times.tasks
+    }
+
+    def spans(only: Collection[int] | None) -> Iterator[TaskSpan]:
+        if only is None or 0 in only:
+            yield from _of_the_run(times)
+        for each in times.tasks:
+            if only is not None and each.id not in only:
+                continue
+            attempt = 0
+            for span in each.spans:
+                at = span.start
+                for what, us in span.pieces:
+                    if us > 0:
+                        yield TaskSpan(each.id, at, at + us, what, attempt)
+                        at += us
+                attempt += any(what in {WORK, LOST} for what, _ in span.pieces)
+
+    if any(task is None and pieces for task, pieces in times.path):
+        tasks = {0: _Task(0, -1, -1, "", critical=True), **tasks}
+    critical = {each.node for each in times.tasks if each.critical}
+    return _Source(times.start, times.end, tasks, spans, critical)
+
+
+def _of_the_run(times: RunTimes) -> Iterator[TaskSpan]:
+    at = times.start
+    for task, pieces in times.path:
+        for what, us in pieces if task is None else ():
+            if us > 0:
+                yield TaskSpan(0, at, at + us, what, 0)
+                at += us
+        at = at if task is None else task.end
+
+
+def _slim(history: SlimHistory, graph: Graph | None) -> _Source:
+    """Of a large run. Critical are the steps that ended last, one before the other."""
+    ends: dict[int, int] = {}
+    tasks: dict[int, _Task] = {}
+    for number, each in history.tasks.items():
+        tasks[number] = _Task(number, each.node, each.index, each.state)
+        ends[each.node] = max(ends.get(each.node, 0), each.end)
+    critical: set[int] = set()
+    node = max(ends, key=lambda each: ends[each], default=None)
+    while node is not None:
+        critical.add(node)
+        known = graph is not None and 0 <= node < len(graph.nodes)
+        needs = needs_of(graph.nodes[node]) if graph is not None and known else set[int]()
+        before = [each for each in sorted(needs) if each in ends and each not in critical]
+        node = max(before, key=lambda each: ends[each], default=None)
+    for task in tasks.values():
+        task.critical = task.node in critical and task.index < 0
+    return _Source(history.start, history.end, tasks, history.spans, critical)
+
+
+class Whats:
+    """Numbers of what time went into, in the order of their first use."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self.us: list[int] = []
+
+    def add(self, what: str, us: int) -> int:
+        number = self.numbers.setdefault(what, len(self.us))
+        if number == len(self.us):
+            self.us.append(0)
+        self.us[number] += us
+        return number
+
+
+@dataclass(slots=True)
+class DrawnTimeline:
+    """A timeline whose holders are not named yet."""
+
+    start: int
+    end: int
+    first: int
+    last: int
+    tasks: int
+    whats: Whats
+    rows: list[TimelineRow]
+    folds: list[TimelineFold]
+    bins: int
+    next: int | None = None
+
+
+def drawn_exactly(times: RunTimes, graph: Graph | None, part: TimelinePart) -> DrawnTimeline:
+    return _drawn(_exact(times), graph, part)
+
+
+def drawn_quickly(history: SlimHistory, graph: Graph | None, part: TimelinePart) -> DrawnTimeline:
+    return _drawn(_slim(history, graph), graph, part)
+
+
+def _drawn(source: _Source, graph: Graph | None, part: TimelinePart) -> DrawnTimeline:
+    names = [] if graph is None else [node.name for node in graph.nodes]
+    if part.step:
+        return _items(source, names, part)
+    counts = Counter(task.node for task in source.tasks.values())
+    many = len(source.tasks) > MAX_ROWS
+    folded = {node for node, count in counts.items() if many and count > FOLD_ABOVE}
+    alone = [task for task in source.tasks.values() if task.node not in folded]
+    # A flow of very many plain steps: the critical ones first.
+    alone.sort(key=lambda task: (not task.critical, task.id))
+    shown = {task.id for task in alone[:MAX_ROWS]}
+    first = source.start + min(part.from_us, source.end - source.start)
+    last = source.end if part.until_us is None else min(source.end, source.start + part.until_us)
+    bins = max(24, min(BINS, MAX_BINS // max(1, len(folded))))
+    by_node = {node: Bins(first, last, bins) for node in sorted(folded)[: MAX_BINS // bins]}
+    whats, waited = Whats(), Counter[int]()
+    spans: dict[int, list[TaskSpan]] = {}
+    for span in source.spans(None):
+        us = span.end - span.start
+        number = whats.add(span.what, us)
+        if span.task in shown:
+            spans.setdefault(span.task, []).append(span)
+            continue
+        held = by_node.get(source.tasks[span.task].node)
+        if held is not None:
+            held.add(number, span.start, span.end)
+            if span.what not in {WORK, HAND_OFF}:
+                waited[span.task] += us
+    slowest = _slowest(source, waited, by_node)
+    for span in source.spans(slowest) if slowest else ():
+        spans.setdefault(span.task, []).append(span)
+    rows = [
+        _row(source.tasks[task], spans.get(task, []), names, whats, source.start)
+        for task in sorted(shown | slowest)
+    ]
+    states: dict[int, Counter[str]] = {}
+    for task in source.tasks.values():
+        if task.node in by_node:
+            states.setdefault(task.node, Counter())[task.state] += 1
+    folds = [
+        TimelineFold(
+            _name(node, names),
+            node,
+            counts[node],
+            dict(states[node]),
+            held.series(),
+            node in source.critical,
+        )
+        for node, held in by_node.items()
+    ]
+    total = len(source.tasks) - (0 in source.tasks)
+    return DrawnTimeline(source.start, source.end, first, last, total, whats, rows, folds, bins)
+
+
+def _slowest(source: _Source, waited: Mapping[int, int], folded: Collection[int]) -> set[int]:
+    by_node: dict[int, list[int]] = {node: [] for node in folded}
+    for task in waited:
+        by_node[source.tasks[task].node].append(task)
+    return {
+        task
+        for tasks in by_node.values()
+        for task in nlargest(SLOWEST, tasks, key=lambda task: (waited[task], -task))
+    } | {task.id for task in source.tasks.values() if task.critical and task.node in folded}
+
+
+def _items(source: _Source, names: list[str], part: TimelinePart) -> DrawnTimeline:
+    """Of one step, from an index on."""
+    found = sorted(
+        (
+            task
+            for task in source.tasks.values()
+            if task.id and _name(task.node, names) == part.step and task.index > part.after
+        ),
+        key=lambda task: task.index,
+    )
+    page = found[:PAGE_ITEMS]
+    whats = Whats()
+    spans: dict[int, list[TaskSpan]] = {task.id: [] for task in page}
+    for span in source.spans(spans.keys()) if page else ():
+        if span.task in spans:
+            whats.add(span.what, span.end - span.start)
+            spans[span.task].append(span)
+    rows = [_row(task, spans[task.id], names, whats, source.start) for task in page]
+    more = page[-1].index if len(found) > len(page) else None
+    return DrawnTimeline(
+        source.start, source.end, source.start, source.end, len(found), whats, rows, [], 0, more
+    )
+
+
+def _row(
+    task: _Task, spans: list[TaskSpan], names: list[str], whats: Whats, start: int
+) -> TimelineRow:
+    return TimelineRow(
+        name=_name(task.node, names) if task.id else "",
+        node=task.node,
+        task=task.id,
+        state=task.state,
+        spans=[
+            TimelineSpan(
+                each.start - start, each.end - start, whats.add(each.what, 0), each.attempt
+            )
+            for each in sorted(spans, key=lambda each: (each.start, each.end))
+        ],
+        index=None if task.index < 0 else task.index,
+        critical=task.critical,
+    )
+
+
+def _name(node: int, names: list[str]) -> str:
+    return names[node] if 0 <= node < len(names) else f"node {node}"
+
+
+def kind_of(what: str) -> Kind:
+    if what == WORK:
+        return "work"
+    if what in {HAND_OFF, OFFER}:
+        return "hand-off"
+    if what == BACK_OFF:
+        return "back-off"
+    if what == LOST:
+        return "lost"
+    return "sleep" if what == "time" or what.startswith("event:") else "wait"
+
+
+async def _named(store: Store, row: RunRow, drawn: DrawnTimeline, samples: Samples) -> Timeline:
+    """With the runs that held what was waited for."""
+    held: dict[int, int] = {}
+    names, numbers = HolderNames(store), dict[str, int]()
+    lost: dict[int, dict[int, int]] = {}
+    whats = list(drawn.whats.numbers)
+    rows: list[TimelineRow] = []
+    for each in drawn.rows:
+        spans: list[TimelineSpan] = []
+        for span in each.spans:
+            gate = whats[span.what]
+            own = gate.startswith(OWN_GATES)
+            start, end = drawn.start + span.start, drawn.start + span.end
+            shares = {row.seq: 1.0} if own else samples.shares(gate, start, end)
+            for run, us in charged(span.end - span.start, shares).items():
+                to = lost.setdefault(span.what, {})
+                to[run] = to.get(run, 0) + us
+            most = max(shares, key=lambda run: shares[run], default=None)
+            if most is not None and (most in held or len(held) < MAX_HOLDERS):
+                number = held.setdefault(most, len(held))
+                span = msgspec.structs.replace(span, holder=number)
+            spans.append(span)
+        rows.append(msgspec.structs.replace(each, spans=spans))
+    for run in held:
+        [known] = await names.of({run: 0})
+        numbers[known.run] = len(numbers)
+    to_of = {what: await names.of(to) for what, to in lost.items()}
+    return Timeline(
+        run=row.id,
+        state=row.state,
+        since=instant_of(drawn.start),
+        wall_us=drawn.end - drawn.start,
+        goes_on=row.state not in TERMINAL_RUNS,
+        from_us=drawn.first - drawn.start,
+        until_us=drawn.last - drawn.start,
+        bins=drawn.bins if drawn.folds else 0,
+        tasks=drawn.tasks,
+        whats=[
+            TimelineWhat(what, kind_of(what), drawn.whats.us[number], to_of.get(number, ()))
+            for what, number in drawn.whats.numbers.items()
+        ],
+        holders=list(numbers),
+        rows=rows,
+        folds=drawn.folds,
+        next=drawn.next,
+    )

@@ -1,0 +1,1 @@
+"""The web UI: pages made on the server, refreshed live. docs/design/ui.md says how to add one."""

@@ -1,0 +1,144 @@
+"""`/ui/live`: tells open pages that something has changed, at most twice a second.
+
+One reader for all pages of this server looks at the end of the history, and only
+while a page is open: that is one small read, however much happens. A page then
+asks for its own fragment again. The message says nothing of what changed, so
+that it may go to anyone who may read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from locktender.base.background import end_tasks
+from locktender.base.errors import LocktenderError
+from locktender.client.core import Core
+from locktender.client.history import HistoryPages
+from locktender.server.api.answers import HEADERS, Overloaded
+
+log: logging.Logger = logging.getLogger(__name__)
+LIVE = "/ui/live"
+READ_SECONDS = 0.5
+AWAY_SECONDS = 5.0
+"""Between two tries while the store cannot be read."""
+QUIET_SECONDS = 15.0
+LIFETIME_SECONDS = 600.0
+SEND_SECONDS = 10.0
+MOST_PAGES = 256
+
+
+class LiveFeed:
+    """The number of the last change that this server has noticed, and those who wait for the next."""
+
+    def __init__(self, core: Core) -> None:
+        self._reader = HistoryPages(core)
+        self._changed = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+        self.number: int = 0
+        self.pages: int = 0
+        self.closing: asyncio.Event = asyncio.Event()
+
+    def open(self) -> None:
+        if self.pages >= MOST_PAGES:
+            raise Overloaded(f"{MOST_PAGES} pages are open here.", hint="Close some, or reload.")
+        self.pages += 1
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._read(), name="locktender-ui-live")
+
+    async def closed(self) -> None:
+        """One page is closed; with the last one the reader ends."""
+        self.pages -= 1
+        if self.pages == 0 and self._task is not None:
+            task, self._task = self._task, None
+            await end_tasks([task])
+
+    async def next(self, seen: int) -> int:
+        """The number of the last change when it is no longer `seen`; the same after `QUIET_SECONDS`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(QUIET_SECONDS), self._changed:
+                await self._changed.wait_for(lambda: self.number != seen)
+        return self.number
+
+    async def close(self) -> None:
+        self.closing.set()
+        if self._task is not None:
+            await end_tasks([self._task])
+
+    async def _read(self) -> None:
+        last: str | None = None
+        while True:
+            pause = READ_SECONDS
+            try:
+                end = await self._reader.now()
+            except LocktenderError as error:
+                log.debug("failed to read the end of the history: %s", error)
+                pause = AWAY_SECONDS
+            else:
+                if last is not None and end != last:
+                    async with self._changed:
+                        self.number += 1
+                        self._changed.notify_all()
+                last = end
+            await asyncio.sleep(pause)
+
+
+class LiveStream(Response):
+    """Server-sent events of one page: `changed`, with a number."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, feed: LiveFeed) -> None:
+        super().__init__(headers={**HEADERS, "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._feed = feed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        feed = self._feed
+        feed.open()
+        gone = asyncio.create_task(_until_gone(receive))
+        closing = asyncio.create_task(feed.closing.wait())
+        sending = asyncio.create_task(self._send_all(send))
+        try:
+            await asyncio.wait(
+                {gone, closing, sending},
+                timeout=LIFETIME_SECONDS,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            await end_tasks([gone, closing, sending])
+            await feed.closed()
+        if gone.cancelled():
+            with suppress(TimeoutError, OSError):
+                async with asyncio.timeout(SEND_SECONDS):
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_all(self, send: Send) -> None:
+        with suppress(TimeoutError, OSError):  # it does not read
+            async with asyncio.timeout(SEND_SECONDS):
+                await send(
+                    {
+                        "type": "http.response.start",
+                        "status": self.status_code,
+                        "headers": self.raw_headers,
+                    }
+                )
+            seen = self._feed.number
+            said = "retry: 2000\nevent: ready\ndata: 0\n\n"
+            while True:
+                async with asyncio.timeout(SEND_SECONDS):
+                    await send(
+                        {"type": "http.response.body", "body": said.encode(), "more_body": True}
+                    )
+                number = await self._feed.next(seen)
+                said = f"event: changed\ndata: {number}\n\n" if number != seen else ": quiet\n\n"
+                seen = number
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,338 @@
+"""What every page passes: principal, scope, CSRF, rendering, errors as pages. A page is rows of a table.
+
+A handler gets a `View` and returns `await view.page("queue.html", ...)`. Asked by
+htmx, the same handler answers only the block of the template that is named as the
+element to be replaced, so that a page refreshes by parts without a second handler.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import shlex
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from typing import Any, Literal, cast
+from urllib.parse import parse_qsl, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from locktender.base import version
+from locktender.base.errors import LocktenderError, NotFound, StoreError
+from locktender.client.client_async import AsyncClient
+from locktender.client.core import Core
+from locktender.client.run import AsyncRun
+from locktender.client.views import RunInfo, instant
+from locktender.server.api.answers import (
+    Broken,
+    Endpoint,
+    Forbidden,
+    Malformed,
+    TooLarge,
+    Unanswered,
+    UnsupportedType,
+    status_of,
+)
+from locktender.server.api.principal import Principal, Scope
+from locktender.server.api.routing import Api
+from locktender.server.ui import words
+from locktender.server.ui.assets import asset_url
+
+log: logging.Logger = logging.getLogger(__name__)
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "referrer-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+FORM = "application/x-www-form-urlencoded"
+HTML = "text/html; charset=utf-8"
+MOST_FORM_FIELDS = 200
+_FALLBACK = secrets.token_urlsafe(24)
+"""What forms carry where access has no token of its own: only this machine is served then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What an action did, for the note that it leaves on the page."""
+
+    text: str
+    link: str = ""
+    """Where what was made is; empty: nowhere."""
+    kind: Literal["good", "bad"] = "good"
+
+
+@dataclass(frozen=True, slots=True)
+class FormField:
+    """One thing that a dialog asks for."""
+
+    name: str
+    label: str
+    kind: Literal["text", "number", "area", "check", "choice"] = "text"
+    value: str = ""
+    hint: str = ""
+    required: bool = False
+    choices: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Dialog:
+    """Asks before an action: what will happen, to what, and how to do the same elsewhere."""
+
+    title: str
+    text: str
+    button: str
+    """The verb: `Cancel 12 runs`."""
+    post: str
+    """The path that the form is sent to."""
+    cli: str
+    curl: str
+    danger: bool = False
+    fields: tuple[FormField, ...] = ()
+    hidden: Mapping[str, str] = field(default_factory=dict[str, str])
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class View:
+    """One request for a page that may be answered."""
+
+    api: Api
+    request: Request
+    principal: Principal
+    core: Core
+    form: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def client(self) -> AsyncClient:
+        return AsyncClient(self.core)
+
+    def path(self, name: str) -> str:
+        return self.request.path_params[name]
+
+    def query(self, name: str, default: str = "") -> str:
+        return self.request.query_params.get(name, default).strip()
+
+    def sent(self, name: str, default: str = "") -> str:
+        """A field of the form that was sent."""
+        return self.form.get(name, default).strip()
+
+    def may(self, scope: Scope) -> bool:
+        return scope in self.principal.scopes
+
+    @property
+    def fragment(self) -> str:
+        """The block that htmx asks for; empty: the whole page."""
+        headers = self.request.headers
+        return headers.get("hx-target", "") if headers.get("hx-request") == "true" else ""
+
+    async def now(self) -> datetime:
+        return instant(await self.core.store.now())
+
+    async def run(self, run_id: str | None = None) -> tuple[AsyncRun[Any], RunInfo]:
+        """The run that the path names. Another's is not there."""
+        wanted = self.path("run") if run_id is None else run_id
+        run = await self.client.runs.get(wanted)
+        info = await run.info()
+        if not self.principal.sees(info.tags):
+            raise NotFound(f"there is no run {run.id!r}.", field="run", got=wanted)
+        return run, info
+
+    async def page(self, template: str, *, status: int = 200, **values: Any) -> Response:
+        """The page, or the block of it that was asked for."""
+        found = templates().get_template(template)
+        given = {**self.shared(), "now": await self.now(), **values}
+        block = found.blocks.get(self.fragment)
+        if block is None:
+            return html(found.render(given), status)
+        return html("".join(block(found.new_context(given))), status)
+
+    def shared(self) -> dict[str, Any]:
+        """What every template has."""
+        request = self.request
+        return {
+            "me": self.principal,
+            "may": self.may,
+            "csrf": csrf_token(self.api, request),
+            "path": request.url.path,
+            "query": request.query_params,
+            "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+        }
+
+    async def dialog(self, dialog: Dialog) -> Response:
+        return await self.page("dialog.html", dialog=dialog)
+
+    async def done(self, done: Done, status: int = 200) -> Response:
+        """The note that an action leaves. The page refreshes itself then."""
+        answer = await self.page("toast.html", done=done, status=status)
+        if done.kind == "good":
+            answer.headers["hx-trigger"] = "acted"
+        return answer
+
+    def curl(self, method: str, path: str, body: object = None) -> str:
+        """The same by the HTTP API, with the address this page was read from."""
+        parts = ["curl"] if method == "POST" and body is not None else ["curl", "-X", method]
+        parts.append(f"{self.request.url.scheme}://{self.request.url.netloc}/api/v1{path}")
+        if body is not None:
+            text = json.dumps(body, ensure_ascii=False)
+            parts += ["-H", "content-type: application/json", "-d", text]
+        return shlex.join(parts)
+
+    @staticmethod
+    def cli(*parts: object) -> str:
+        return shlex.join(["locktender", *map(str, parts)])
+
+
+Handler = Callable[[View], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class UiRoute:
+    """One row of the table. A POST changes something: it is checked against forgery."""
+
+    path: str
+    handler: Handler
+    method: Literal["GET", "POST"] = "GET"
+    scope: Scope = "read"
+
+
+@cache
+def templates() -> Environment:
+    found = Environment(
+        loader=PackageLoader("locktender.server.ui"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    filters, shared = cast("dict[str, Any]", found.filters), cast("dict[str, Any]", found.globals)
+    filters.update(words.FILTERS)
+    shared.update(words.GLOBALS, asset=asset_url, version=version.installed())
+    shared["ui"] = found.get_template("macros.html").module
+    return found
+
+
+def html(text: str, status: int = 200) -> Response:
+    return Response(text, status, HEADERS, HTML)
+
+
+def csrf_token(api: Api, request: Request) -> str:
+    make = cast("Callable[[Request], str] | None", getattr(api.access, "csrf", None))
+    return _FALLBACK if make is None else make(request)
+
+
+def ui_endpoint(api: Api, route: UiRoute) -> Endpoint:
+    async def call(request: Request) -> Response:
+        view: View | None = None
+        try:
+            principal = api.access.identify(request)
+            view = View(api, request, principal, api.core.acting(principal.name))
+            principal.check(route.scope)
+            if route.method == "POST":
+                await _read_form(view)
+            return await route.handler(view)
+        except LocktenderError as error:
+            if error.code == "unauthorized" or status_of(error) == 401:
+                return _to_login(request)
+            return error_page(api, request, _public(error, request), view)
+        except TimeoutError:
+            error = Unanswered("the store does not answer.", hint="Try again; see /health.")
+            return error_page(api, request, error, view)
+        except Exception:
+            log.exception("failed to answer %s", request.url.path)
+            error = Broken("locktender itself failed.", hint="The server's log says why.")
+            return error_page(api, request, error, view)
+
+    call.__name__ = route.handler.__name__
+    return call
+
+
+def _public(error: LocktenderError, request: Request) -> LocktenderError:
+    """The message of the store may name hosts and users: it goes to the log only."""
+    if not isinstance(error, StoreError):
+        return error
+    log.warning("failed to answer %s: %s", request.url.path, error)
+    return Unanswered("the store cannot be read.", hint="The server's log says why.")
+
+
+async def _form(request: Request, most: int) -> dict[str, str]:
+    headers = request.headers
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    length = headers.get("content-length", "")
+    if kind != FORM or not length.isdecimal():
+        raise UnsupportedType("this is no form.", field="content-type", got=kind, hint=FORM)
+    if int(length[:20]) > most:
+        raise TooLarge(f"a form has at most {most} bytes.", field="body", got=length[:20])
+    try:
+        text = (await request.body()).decode()
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FORM_FIELDS))
+    except ValueError:
+        raise Malformed("this form cannot be read.", field="body") from None
+
+
+async def _read_form(view: View) -> None:
+    view.form = await _form(view.request, view.api.most_bytes)
+    checks = cast("Any", getattr(view.api.access, "check_change", None))
+    if checks is not None:
+        found = checks(view.request, view.principal)
+        if isinstance(found, Awaitable):
+            await found
+    elif not secrets.compare_digest(view.sent("csrf").encode(), _FALLBACK.encode()):
+        raise Forbidden(
+            "this form is not one of this server's pages, or the server was restarted since.",
+            field="csrf",
+            hint="Reload the page and try again.",
+        )
+
+
+def _to_login(request: Request) -> Response:
+    back = urlencode({"next": request.url.path}) if request.method == "GET" else ""
+    where = f"/login?{back}" if back else "/login"
+    if request.headers.get("hx-request") == "true":
+        return Response(status_code=401, headers={**HEADERS, "hx-redirect": "/login"})
+    return RedirectResponse(where, 303, HEADERS)
+
+
+TITLES = {
+    403: "Not allowed",
+    404: "There is nothing here",
+    409: "Not in this state",
+    412: "Somebody was faster",
+    422: "That cannot be done",
+    429: "At the ceiling",
+    500: "Locktender failed",
+    503: "No answer",
+}
+
+
+def error_page(
+    api: Api, request: Request, error: LocktenderError, view: View | None = None
+) -> Response:
+    """A page that says what is wrong and what to do; for htmx the same as a note."""
+    status = status_of(error)
+    if view is None:
+        view = View(api, request, Principal("", frozenset()), api.core)
+    given = {
+        **view.shared(),
+        "error": error.as_dict(),
+        "status": status,
+        "title": TITLES.get(status, "That cannot be done"),
+    }
+    if request.headers.get("hx-request") == "true":
+        done = Done(f"{error.message} {error.hint or ''}".strip(), kind="bad")
+        text = templates().get_template("toast.html").render({**given, "done": done})
+        answer = html(text, status)
+        answer.headers.update({"hx-retarget": "#toasts", "hx-reswap": "beforeend"})
+        return answer
+    return html(templates().get_template("error.html").render(given), status)

@@ -1,0 +1,230 @@
+"use strict";
+(() => {
+  const root = document.documentElement;
+  const $ = (selector, from = document) => from.querySelector(selector);
+  const $$ = (selector, from = document) => [...from.querySelectorAll(selector)];
+
+  // -- times ------------------------------------------------------------------------------------
+  const UNITS = [[86400, "d"], [3600, "h"], [60, "m"], [1, "s"]];
+  const spoken = (seconds) => {
+    const whole = Math.floor(Math.abs(seconds));
+    if (whole < 1) return "0s";
+    const first = UNITS.findIndex(([size]) => whole >= size);
+    const [size, unit] = UNITS[first];
+    const rest = UNITS[first + 1];
+    const more = rest ? Math.floor((whole % size) / rest[0]) : 0;
+    return Math.floor(whole / size) + unit + (more ? ` ${more}${rest[1]}` : "");
+  };
+  let skew = 0;
+  const setSkew = () => {
+    const at = $("[data-now]")?.dataset.now;
+    if (at) skew = Date.parse(at) - Date.now();
+  };
+  const tick = () => {
+    const now = Date.now() + skew;
+    for (const each of $$("time[data-ago], time[data-since]")) {
+      const passed = (now - Date.parse(each.dateTime)) / 1000;
+      const text = "since" in each.dataset ? spoken(passed)
+        : Math.abs(passed) < 1 ? "just now" : passed < 0 ? `in ${spoken(passed)}` : `${spoken(passed)} ago`;
+      if (each.textContent !== text) each.textContent = text;
+    }
+  };
+
+  // -- live: one stream tells that something changed; what is visible asks for itself again -----
+  const pulse = $("#pulse");
+  const show = (state, text) => {
+    if (pulse) { pulse.dataset.state = state; pulse.lastElementChild.textContent = text; }
+  };
+  let dirty = false, busy = 0, last = 0, pause = 1000, timer = 0;
+  const held = () => document.hidden || busy > 0 || $("dialog[open]") || String(getSelection()).length > 1;
+  const refresh = () => {
+    timer = 0;
+    if (!dirty) return;
+    const wait = last + pause - performance.now();
+    if (held() || wait > 0) { timer = setTimeout(refresh, Math.max(250, wait)); return; }
+    dirty = false;
+    last = performance.now();
+    for (const each of $$("[data-live]")) htmx.trigger(each, "live");
+  };
+  const changed = () => { dirty = true; if (!timer) refresh(); };
+  const follow = () => {
+    if (!$("[data-live]")) { pulse?.remove(); return; }
+    const source = new EventSource("/ui/live");
+    let before = false;
+    source.addEventListener("ready", () => {
+      show("live", "live");
+      if (before) changed();
+      before = true;
+    });
+    source.addEventListener("changed", changed);
+    source.onerror = () => show("lost", "reconnecting");
+    addEventListener("pagehide", () => source.close());
+    addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
+    const seconds = Math.min(...$$("[data-every]").map((each) => Number(each.dataset.every)));
+    if (Number.isFinite(seconds)) setInterval(changed, seconds * 1000);
+  };
+  document.addEventListener("visibilitychange", () => { if (!document.hidden && dirty) refresh(); });
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    busy += 1;
+    event.detail.began = performance.now();
+    event.detail.xhr.began = performance.now();
+  });
+  document.addEventListener("htmx:afterRequest", (event) => {
+    busy = Math.max(0, busy - 1);
+    // A slow page is asked for less often: it never takes more than a twentieth of the server's time.
+    const took = performance.now() - (event.detail.xhr.began || performance.now());
+    if (event.detail.elt.matches?.("[data-live]")) pause = Math.max(1000, 20 * took);
+  });
+
+  // -- morphing keeps what the reader has opened, typed and chosen ------------------------------
+  const keeps = (attribute, node) => {
+    if (attribute === "open" && (node.tagName === "DETAILS" || node.tagName === "DIALOG")) return false;
+    if (attribute === "aria-selected") return false;
+    if ((attribute === "value" || attribute === "checked") && node === document.activeElement) return false;
+    return true;
+  };
+  const morphs = (old, fresh) => {
+    if (old.dataset?.chart === undefined) return true;
+    if (fresh.dataset.chart !== old.dataset.chart) {
+      old.dataset.chart = fresh.dataset.chart;
+      draw(old);
+    }
+    return false;
+  };
+  if (globalThis.Idiomorph) {
+    Object.assign(Idiomorph.defaults, { ignoreActiveValue: true });
+    Object.assign(Idiomorph.defaults.callbacks, { beforeAttributeUpdated: keeps, beforeNodeMorphed: morphs });
+  }
+
+  // -- charts -----------------------------------------------------------------------------------
+  const brief = (value) => value == null ? "–"
+    : value >= 1e6 ? `${+(value / 1e6).toPrecision(3)}M` : value >= 1e4 ? `${+(value / 1e3).toPrecision(3)}k`
+      : String(+value.toPrecision(3));
+  const plots = new Map();
+  const draw = (box) => {
+    if (!globalThis.uPlot) return;
+    const given = JSON.parse(box.dataset.chart);
+    const data = [given.times, ...given.series.map((each) => each.values)];
+    const old = plots.get(box);
+    if (old && old.series.length === data.length) { old.setData(data); return; }
+    old?.destroy();
+    const style = getComputedStyle(root);
+    const colour = (name) => style.getPropertyValue(name).trim();
+    const muted = colour("--muted"), line = colour("--line");
+    const axis = { stroke: muted, grid: { stroke: line, width: 1 }, ticks: { show: false }, font: "11px system-ui", size: 22 };
+    const plot = new uPlot({
+      width: Math.max(200, box.clientWidth), height: 120, legend: { show: false }, cursor: { y: false, points: { size: 6 } },
+      padding: [8, 6, 0, 0], scales: { y: { range: (_, low, high) => [0, Math.max(high * 1.1, 1e-9)] } },
+      axes: [{ ...axis, space: 70 }, { ...axis, size: 44, space: 30, values: (_, ticks) => ticks.map((each) => `${brief(each)}${given.unit}`) }],
+      series: [{}, ...given.series.map((each) => ({
+        label: each.label, stroke: colour(each.colour), fill: each.fill ? `${colour(each.colour)}22` : undefined,
+        width: 1.5, dash: each.dash, points: { show: false },
+      }))],
+      hooks: {
+        setCursor: [(self) => {
+          const at = self.cursor.idx, said = $(".said", box.parentElement);
+          if (!said) return;
+          said.textContent = at == null ? "" : `${new Date(1000 * data[0][at]).toLocaleTimeString()} · `
+            + given.series.map((each) => `${each.label} ${brief(each.values[at])}${given.unit}`).join(", ");
+        }],
+      },
+    }, data, box);
+    plots.set(box, plot);
+  };
+  const drawAll = () => {
+    for (const [box, plot] of plots) if (!box.isConnected) { plot.destroy(); plots.delete(box); }
+    for (const box of $$("[data-chart]")) if (!plots.has(box)) draw(box);
+  };
+  const redraw = () => { for (const [box, plot] of plots) { plot.destroy(); plots.delete(box); } drawAll(); };
+  addEventListener("resize", () => {
+    for (const [box, plot] of plots) plot.setSize({ width: Math.max(200, box.clientWidth), height: 120 });
+  });
+
+  // -- theme, copying, dialogs, notes -----------------------------------------------------------
+  const isDark = () => root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const toggleTheme = () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    try { localStorage.setItem("theme", root.dataset.theme); } catch (error) { /* storage may be off */ }
+    redraw();
+    document.dispatchEvent(new CustomEvent("themed"));
+  };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  const copy = async (button) => {
+    const text = button.dataset.copy;
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch (error) {
+      const area = Object.assign(document.createElement("textarea"), { value: text });
+      (button.closest("dialog") || document.body).append(area);
+      area.select();
+      document.execCommand("copy");
+      area.remove();
+    }
+    button.classList.add("copied");
+    setTimeout(() => button.classList.remove("copied"), 1200);
+  };
+  document.addEventListener("click", (event) => {
+    const on = (selector) => event.target.closest?.(selector);
+    const copied = on("[data-copy]");
+    if (copied) { event.preventDefault(); copy(copied); return; }
+    if (on("[data-theme-toggle]")) toggleTheme();
+    else if (on("[data-keys]")) $("#keys").showModal();
+    else if (on("[data-close]")) on("dialog").close();
+    else if (on("[data-dismiss]")) on("[data-toast]").remove();
+    else if (event.target instanceof HTMLDialogElement) event.target.close();
+  });
+  document.addEventListener("htmx:afterSwap", (event) => {
+    if (event.detail.target.id === "dialog" && !event.detail.target.open) {
+      event.detail.target.showModal();
+      $("input:not([type=hidden]), textarea, select", event.detail.target)?.focus();
+    }
+    if (event.detail.target.id === "toasts") {
+      const toast = event.detail.target.lastElementChild;
+      const open = $("#dialog[open] form");
+      if (toast?.classList.contains("bad") && open) {  // the note belongs to the form, which stays open
+        $(".toast", open)?.remove();
+        open.querySelector(".buttons").before(toast);
+      } else if (toast) setTimeout(() => toast.remove(), 12000);
+    }
+  });
+  document.addEventListener("acted", () => { $("#dialog")?.close(); last = 0; changed(); setTimeout(changed, 700); });
+  document.addEventListener("htmx:afterSettle", () => { setSkew(); tick(); drawAll(); mark(); });
+
+  // -- keyboard ---------------------------------------------------------------------------------
+  let row = -1, go = 0;
+  const rows = () => $$("[data-row]");
+  const mark = () => rows().forEach((each, at) => each.toggleAttribute("data-current", at === row));
+  const move = (by) => {
+    const all = rows();
+    if (!all.length) return;
+    row = Math.max(0, Math.min(all.length - 1, row + by));
+    mark();
+    all[row].scrollIntoView({ block: "nearest" });
+  };
+  const PLACES = { o: "/", r: "/runs", q: "/queue", p: "/pools", l: "/limits", w: "/workers", s: "/schedules", i: "/inbox" };
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const inside = event.target.closest?.("input, textarea, select, [contenteditable]");
+    if (inside) { if (event.key === "Escape") inside.blur(); return; }
+    if ($("dialog[open]")) return;
+    const fast = performance.now() - go < 1200;
+    if (fast && PLACES[event.key]) { location.href = PLACES[event.key]; return; }
+    go = 0;
+    switch (event.key) {
+      case "/": event.preventDefault(); $("#search")?.focus(); break;
+      case "j": move(1); break;
+      case "k": move(-1); break;
+      case "g": go = performance.now(); break;
+      case "t": toggleTheme(); break;
+      case "?": $("#keys").showModal(); break;
+      case "Enter": if (event.target === document.body || event.target.id === "main") $("a", rows()[row] || document.createElement("i"))?.click(); break;
+    }
+  });
+
+  setSkew();
+  tick();
+  setInterval(tick, 1000);
+  drawAll();
+  follow();
+  globalThis.locktender = { tick, spoken, brief };
+})();

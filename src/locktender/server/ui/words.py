@@ -1,0 +1,140 @@
+"""How values read on a page: times, durations, numbers, gates. The words of `why` are `why`'s own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from locktender.base.durations import spoken
+from locktender.base.names import without_controls
+
+SHORT_ID = 12
+"""Characters of a run's id that are shown."""
+FAMILIES: dict[str, tuple[str, str]] = {
+    "runs": ("run places", "runs"),
+    "tag": ("tag limits", "tag"),
+    "pool": ("pools", "pool reserved"),
+    "rate": ("rates", "rate throttle"),
+    "worker": ("workers", "worker offer leader lost"),
+    "window": ("the run's own window", "window run sequential parallel"),
+    "time": ("time", "time clock back-off sleep until"),
+    "event": ("events", "event"),
+    "key": ("keys", "key"),
+    "paused": ("pauses", "paused pause held"),
+}
+"""Family → what it is called, and the kinds of gates in it. Each has a colour and a pattern in app.css."""
+_FAMILY_OF = {kind: family for family, (_, kinds) in FAMILIES.items() for kind in kinds.split()}
+
+
+def gate_family(gate: str) -> str:
+    """`pool:db` → pool; `other` where the gate is unknown."""
+    kind = gate.partition(":")[0].partition(" ")[0]
+    return _FAMILY_OF.get(kind) or _FAMILY_OF.get(kind.partition("-")[0], "other")
+
+
+def duration(value: timedelta | float | None) -> str:
+    """`1.3s`, `4m 12s`; seconds where it is a number."""
+    if value is None:
+        return "–"
+    passed = value if isinstance(value, timedelta) else timedelta(seconds=value)
+    return spoken(max(0, passed // timedelta(microseconds=1)))
+
+
+def duration_us(value: int | None) -> str:
+    return "–" if value is None else spoken(max(0, value))
+
+
+def ago(at: datetime, now: datetime) -> str:
+    """As app.js goes on to show it."""
+    passed = now - at
+    if abs(passed) < timedelta(seconds=1):
+        return "just now"
+    whole = timedelta(seconds=abs(passed) // timedelta(seconds=1))
+    return f"in {duration(whole)}" if passed < timedelta(0) else f"{duration(whole)} ago"
+
+
+def iso(at: datetime) -> str:
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def count(value: float | None) -> str:
+    """With commas; -1 and None are no bound."""
+    if value is None or value == -1:
+        return "∞"
+    return f"{value:,}"
+
+
+def brief(value: float) -> str:
+    """1234567 → 1.2M, for where there is little room."""
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= limit:
+            scale = 1e3 if unit == "k" else limit
+            return f"{value / scale:.3g}{unit}"
+    return f"{value:,.0f}" if value == int(value) else f"{value:.3g}"
+
+
+def share(part: float, whole: float) -> int:
+    """Percent, 0 to 100."""
+    return 0 if whole <= 0 else max(0, min(100, round(100 * part / whole)))
+
+
+def plural(number: int, word: str, several: str = "") -> str:
+    return f"{number:,} {word if number == 1 else several or word + 's'}"
+
+
+def short(run: str) -> str:
+    return run[:SHORT_ID]
+
+
+def flow_name(flow: str) -> str:
+    """Without the module that it is from."""
+    return flow.rpartition(":")[2] or flow
+
+
+def clean(text: object) -> str:
+    """Text of a user's, without control characters and marks that turn the direction of what follows."""
+    shown = without_controls(str(text))
+    return "".join(" " if _turns(each) else each for each in shown)
+
+
+def _turns(each: str) -> bool:
+    return "\u202a" <= each <= "\u202e" or "\u2066" <= each <= "\u2069"
+
+
+def address(path: str, /, **query: object) -> str:
+    """`address("/runs", status="failed")`; what is None or empty is left out."""
+    given = {name: value for name, value in query.items() if value not in (None, "", [], ())}
+    return f"{path}?{urlencode(given, doseq=True, safe=',=:*')}" if given else path
+
+
+def segment(text: str) -> str:
+    """One part of a path."""
+    return quote(text, safe="")
+
+
+def tag_text(tags: Mapping[str, Any]) -> str:
+    return ",".join(f"{key}={value}" for key, value in tags.items())
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "duration": duration,
+    "duration_us": duration_us,
+    "ago": ago,
+    "iso": iso,
+    "count": count,
+    "brief": brief,
+    "short": short,
+    "flow_name": flow_name,
+    "clean": clean,
+    "segment": segment,
+    "tag_text": tag_text,
+    "gate_family": gate_family,
+}
+GLOBALS: dict[str, Any] = {
+    "address": address,
+    "plural": plural,
+    "share": share,
+    "FAMILIES": FAMILIES,
+}

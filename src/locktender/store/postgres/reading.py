@@ -1,0 +1,104 @@
+"""What clients and observers read of runs, tasks, history, queue, workers and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from locktender.base.changes import TaskRow
+from locktender.base.events import EventRow
+from locktender.base.limits import Limits
+from locktender.base.model import (
+    HeldUp,
+    LimitChange,
+    LimitRow,
+    LogFilter,
+    LogRow,
+    RunRow,
+    WorkerRow,
+)
+from locktender.store.postgres import event_order, reads
+from locktender.store.postgres.session import PostgresSession
+from locktender.store.protocol import (
+    Counts,
+    EventFilter,
+    Follow,
+    Followed,
+    OpenRuns,
+    QueueEntry,
+    QueuePlace,
+    QueueView,
+    RunFilter,
+    RunLabel,
+    Traffic,
+)
+
+T = TypeVar("T")
+
+
+class PostgresReading:
+    """A part of `PostgresStore`."""
+
+    async def _read(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+        raise NotImplementedError
+
+    async def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+        raise NotImplementedError
+
+    async def run(self, run_id: str) -> RunRow | None:
+        return await self._read(lambda tx: reads.run(tx, run_id))
+
+    async def run_labels(self, runs: Sequence[int]) -> dict[int, RunLabel]:
+        return await self._read(lambda tx: reads.run_labels(tx, runs))
+
+    async def run_states(self, runs: Sequence[int]) -> dict[int, str]:
+        return await self._read(lambda tx: reads.run_states(tx, runs))
+
+    async def runs(self, where: RunFilter) -> list[RunRow]:
+        return await self._look(lambda tx: reads.runs(tx, where))
+
+    async def tasks(self, run: int) -> list[TaskRow]:
+        return await self._read(lambda tx: reads.tasks(tx, run))
+
+    async def events(self, where: EventFilter) -> list[EventRow]:
+        return await self._look(lambda tx: reads.events(tx, where))
+
+    async def follow(self, follow: Follow) -> Followed:
+        return await self._look(lambda tx: event_order.follow_on(tx, follow))
+
+    async def held_up(self) -> HeldUp:
+        return await self._look(reads.held_up)
+
+    async def log_counts(self, run: int, task: int | None = None) -> dict[tuple[int, int], int]:
+        rows = await self._look(lambda tx: tx.all("log_counts", run, task))
+        return {(task, token): lines for task, token, lines in rows}
+
+    async def logs(self, where: LogFilter) -> list[LogRow]:
+        return await self._look(lambda tx: reads.logs(tx, where))
+
+    async def queue(self, limit: int, after: QueuePlace | None = None) -> list[QueueEntry]:
+        return await self._look(lambda tx: reads.queue(tx, limit, after))
+
+    async def traffic(self, lanes: int, runs: int) -> Traffic:
+        return await self._look(lambda tx: reads.traffic(tx, lanes, runs))
+
+    async def beside(self, run: int, most: int) -> QueueView | None:
+        return await self._look(lambda tx: reads.beside(tx, run, most))
+
+    async def workers(self) -> list[WorkerRow]:
+        return await self._read(reads.workers)
+
+    async def leader(self) -> str | None:
+        return await self._read(reads.leader)
+
+    async def limits(self) -> tuple[Limits, list[LimitRow]]:
+        return await self._read(reads.limits_in_force)
+
+    async def limit_history(self, limit: int) -> list[LimitChange]:
+        return await self._look(lambda tx: reads.limit_history(tx, limit))
+
+    async def counts(self) -> Counts:
+        return await self._look(reads.counts)
+
+    async def open_runs(self) -> OpenRuns:
+        return await self._look(reads.open_runs)

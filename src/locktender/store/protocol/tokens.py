@@ -1,0 +1,60 @@
+"""Tokens of the HTTP API: stored as hashes, found by id, revoked.
+
+A browser's session is a row of the same kind: it has a token as its parent, the
+rights of that token and no more, and ends with it. Rows are read with the store's
+time, so that every process agrees on when a token expires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from locktender.base.tokens import TokenRights, TokenRow, read_rights
+from locktender.store.protocol.base import StoreBase
+
+
+@dataclass(frozen=True, slots=True)
+class AddToken:
+    """A token, or a session of the token `parent`."""
+
+    id: str
+    name: str
+    hash: bytes
+    rights: TokenRights
+    """Of a session: nothing, its token has them."""
+    expires_us: int | None = None
+    """From now on; None: never."""
+    parent: str | None = None
+
+
+class TokenKeeping(StoreBase, Protocol):
+    async def add_token(self, token: AddToken) -> bool:
+        """False: a token that was not revoked has this name. Sessions need no name of their own.
+
+        A repetition with the same id changes nothing.
+        """
+        ...
+
+    async def tokens(self, ids: Sequence[str] | None = None) -> list[TokenRow]:
+        """These and, of sessions, the tokens they were opened with; None: all tokens, no sessions, by name."""
+        ...
+
+    async def revoke_token(self, token: str, who: str) -> bool:
+        """Whether it was valid or expired before. Its sessions have no rights any more."""
+        ...
+
+    async def use_tokens(self, ids: Sequence[str]) -> None:
+        """Stores that they were used now."""
+        ...
+
+
+FORGET_SESSIONS_US = 24 * 3_600 * 1_000_000
+"""A session that expired so long ago is removed when another is opened."""
+
+
+def token_row(row: Sequence[Any]) -> TokenRow:
+    """Of the columns in the order of the table, and the store's time."""
+    token, name, parent, hashed, body, *times = row
+    return TokenRow(token, name, parent, bytes(hashed), read_rights(bytes(body)), *times)

@@ -1,0 +1,69 @@
+# ruff: noqa: S101
+"""Tokens of the HTTP API: added, found with their sessions, expired by the store's clock, revoked."""
+
+from __future__ import annotations
+
+from locktender.base.clock import SECOND
+from locktender.base.tokens import TokenRights, hash_of
+from locktender.store.protocol import FORGET_SESSIONS_US, AddToken
+from locktender.testing.conformance.world import StoreScene
+
+RIGHTS = TokenRights(("read", "submit"), {"tenant": "acme"}, "ann")
+
+
+def _token(token: str, name: str, **more: object) -> AddToken:
+    return AddToken(token, name, hash_of(token), RIGHTS, **more)  # pyright: ignore[reportArgumentType]
+
+
+class TestTokens:
+    async def test_a_token_is_found_by_its_id_in_every_process(self, world: StoreScene) -> None:
+        store, other = await world.open(), await world.open()
+        assert await store.tokens() == []
+        assert await store.add_token(_token("t1", "ci"))
+        assert await other.add_token(_token("t1", "ci")), "its answer was lost: it is repeated"
+        [found] = await other.tokens(["t1", "none"])
+        assert (found.name, found.rights, found.state) == ("ci", RIGHTS, "valid")
+        assert (found.hash, found.parent, found.used_at) == (hash_of("t1"), None, None)
+        assert found.created_at == found.read_at == await store.now()
+        assert await store.tokens() == [found]
+        assert await store.tokens([]) == []
+
+    async def test_a_name_belongs_to_one_token_until_it_is_revoked(self, world: StoreScene) -> None:
+        store = await world.open()
+        assert await store.add_token(_token("t1", "ci"))
+        assert not await store.add_token(_token("t2", "ci"))
+        assert await store.revoke_token("t1", "bob")
+        assert not await store.revoke_token("t1", "bob")
+        assert not await store.revoke_token("none", "bob")
+        assert await store.add_token(_token("t2", "ci"))
+        world.clock.advance(SECOND)
+        assert sorted((each.id, each.state, each.revoked_by) for each in await store.tokens()) == [
+            ("t1", "revoked", "bob"),
+            ("t2", "valid", None),
+        ]
+
+    async def test_a_token_expires_by_the_stores_clock(self, world: StoreScene) -> None:
+        store = await world.open()
+        await store.add_token(_token("t1", "ci", expires_us=10 * SECOND))
+        world.clock.advance(10 * SECOND - 1)
+        assert [each.state for each in await store.tokens(["t1"])] == ["valid"]
+        world.clock.advance(1)
+        assert [each.state for each in await store.tokens(["t1"])] == ["expired"]
+        await store.use_tokens(["t1", "none"])
+        assert [each.used_at for each in await store.tokens()] == [await store.now()]
+
+    async def test_a_session_is_found_with_its_token_and_forgotten_later(
+        self, world: StoreScene
+    ) -> None:
+        store = await world.open()
+        await store.add_token(_token("t1", "ci"))
+        for session in ("s1", "s2"):
+            assert await store.add_token(_token(session, "ci", parent="t1", expires_us=SECOND)), (
+                "sessions share the name"
+            )
+        assert {each.id for each in await store.tokens(["s1"])} == {"s1", "t1"}
+        assert [each.id for each in await store.tokens()] == ["t1"]
+        assert await store.revoke_token("s2", "bob")
+        world.clock.advance(SECOND + FORGET_SESSIONS_US + 1)
+        await store.add_token(_token("s3", "ci", parent="t1", expires_us=SECOND))
+        assert {each.id for each in await store.tokens(["s1", "s2", "s3"])} == {"s3", "t1"}
