@@ -138,6 +138,8 @@ def test_every_command_of_the_page(
 ):
     said: dict[str, str] = {}
     with ExitStack() as opened:
+        opened.callback(_drop_roles, postgres_url)
+        run(execute(postgres_url, *"".join(blocks("sql")).splitlines()))
         for line in lines():
             if line == "pip install locktender":
                 continue
@@ -207,6 +209,11 @@ def test_the_pages_example_of_a_ceiling_and_of_workers(tmp_path: Path):
 
 def _drop(server: str, name: str) -> None:
     run(execute(server, f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+def _drop_roles(url: str) -> None:
+    for role in re.findall(r"CREATE ROLE (\w+)", TEXT):
+        run(execute(url, f"DROP OWNED BY {role} CASCADE", f"DROP ROLE {role}"))
 
 
 def _alive(client: Client) -> list[str]:

@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import asyncpg
-import django
 import msgspec
 import psycopg
 import psycopg2
@@ -17,6 +16,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
+from tests.support.django_site import configured, use_database
 
 from locktender import (
     AdmissionRejected,
@@ -300,22 +300,10 @@ def _dialect(url: str, driver: str) -> str:
 
 
 def _by_django(engine: Any, url: str) -> Any:
-    from django.conf import settings
     from django.db import connections, transaction
 
-    parts = urlsplit(url)
-    database = {
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": parts.path[1:],
-        "USER": parts.username,
-        "PASSWORD": parts.password or "",
-        "HOST": parts.hostname or parse_qs(parts.query)["host"][0],
-        "PORT": parts.port or "",
-    }
-    if not settings.configured:
-        settings.configure(DATABASES={"default": database})
-        django.setup()
-    connections.settings["default"].update(database)
+    configured()
+    use_database(url)
     try:
         with transaction.atomic():
             return engine.submit(doubled, 5, connection=connections["default"])

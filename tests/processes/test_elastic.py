@@ -5,6 +5,7 @@ What is claimed of workers is measured on their processes (`worker_records.py`).
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +29,12 @@ STEPS_FILE = Path(__file__).parents[1] / "steps" / "bounded_steps.py"
 steps: Any = load(source(STEPS_FILE))
 WORKERS = 2
 on_sqlite = pytest.mark.parametrize("store", ["sqlite"], indirect=True)
-elsewhere = pytest.mark.parametrize("kind", ["command"])
+
+
+def engines(first: str, *others: str) -> pytest.MarkDecorator:
+    """Each story with one engine in `make test`, with all in `make test-long`."""
+    rest = [pytest.param(kind, marks=pytest.mark.long) for kind in others]
+    return pytest.mark.parametrize("kind", [first, *rest])
 
 
 @pytest.fixture
@@ -42,7 +48,7 @@ def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerR
 @pytest.fixture
 def engine(kind: str, workers: WorkerRecords, cluster: Cluster, tmp_path: Path) -> Iterator[Any]:
     """After `cluster`: its processes end first."""
-    with elastic_engine(kind, tmp_path) as found:
+    with elastic_engine(kind, tmp_path, cluster.url) as found:
         yield found
 
 
@@ -67,7 +73,7 @@ def all_ended(workers: WorkerRecords) -> bool:
 
 
 @on_sqlite
-@pytest.mark.parametrize("kind", ["command"])
+@engines("kubernetes", "local", "command")
 def test_b6_b8_workers_are_bounded_and_drain_to_zero(
     cluster: Cluster, engine: Any, overlap: Overlap, workers: WorkerRecords, tmp_path: Path
 ):
@@ -91,7 +97,7 @@ def test_b6_b8_workers_are_bounded_and_drain_to_zero(
 
 
 @on_sqlite
-@elsewhere
+@engines("command", "kubernetes")
 def test_b9_a_killed_leader_leaves_no_worker_uncounted(
     cluster: Cluster, engine: Any, overlap: Overlap, workers: WorkerRecords, tmp_path: Path
 ):
@@ -116,7 +122,7 @@ def test_b9_a_killed_leader_leaves_no_worker_uncounted(
 
 
 @on_sqlite
-@elsewhere
+@engines("kubernetes", "command")
 def test_b6_an_engine_that_vanishes_and_comes_back(
     cluster: Cluster, engine: Any, overlap: Overlap, workers: WorkerRecords, tmp_path: Path
 ):
@@ -148,7 +154,7 @@ def test_b6_an_engine_that_vanishes_and_comes_back(
 
 
 @on_sqlite
-@elsewhere
+@engines("command", "kubernetes")
 def test_b6_a_worker_that_joins_after_it_was_given_up_counts(
     cluster: Cluster, engine: Any, overlap: Overlap, workers: WorkerRecords, tmp_path: Path
 ):
@@ -169,6 +175,24 @@ def test_b6_a_worker_that_joins_after_it_was_given_up_counts(
     assert workers.left() == []
 
 
+@on_sqlite
+@engines("kubernetes", "command")
+def test_one_task_per_worker(
+    cluster: Cluster, engine: Any, overlap: Overlap, workers: WorkerRecords
+):
+    """`max_tasks = 1`: as many pods as tasks, each for one of them."""
+    client = cluster.client()
+    flags = json.loads(engine.flags(STEPS_FILE)["elastic"])
+    flags["settings"]["max_tasks"] = 1
+    node = server(cluster, engine, elastic=json.dumps(flags))
+    assert client.submit(steps.prepared, 1, "").result("90s") == 2
+    eventually(lambda: all_ended(workers), "90s", "all workers to end")
+    bodies = [*overlap.spans("prepare"), *overlap.spans("work")]
+    assert len({span.pid for span in bodies}) == len(bodies) == len(workers.spawned) == 2
+    assert peak(workers.spawned) <= WORKERS
+    assert node.close() == 0
+
+
 def overdue(url: str) -> None:
     """The time of every worker that was asked for and has not joined has passed."""
     import sqlite3
@@ -179,7 +203,7 @@ def overdue(url: str) -> None:
 
 
 @on_sqlite
-@pytest.mark.parametrize("kind", ["command"])
+@engines("command")
 def test_b6_commands_that_hang_do_not_hold_up_the_leader(
     cluster: Cluster, engine: Any, overlap: Overlap, workers: WorkerRecords, tmp_path: Path
 ):

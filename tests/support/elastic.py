@@ -2,6 +2,7 @@
 
 local      processes of the server's own machine
 command    a batch system with real processes (`fake_slurm.py`)
+kubernetes an API server whose Jobs are real processes (`fake_kubernetes.py`)
 """
 
 from __future__ import annotations
@@ -15,6 +16,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+import yaml
+from tests.support.fake_kubernetes import FakeCluster
+
+ROLE = (
+    Path(__file__).parents[2] / "deploy" / "kubernetes" / "overlays" / "jobs" / "server-rbac.yaml"
+)
 SLURM = Path(__file__).with_name("fake_slurm.py")
 
 
@@ -105,9 +112,55 @@ class SlurmEngine:
                     os.kill(int((job / "pid").read_text()), signal.SIGKILL)
 
 
+class KubeEngine:
+    ends_with_server = False
+
+    def __init__(self, folder: Path, url: str) -> None:
+        (folder / "cluster").mkdir()
+        self.cluster = FakeCluster(folder / "cluster", allowed=role_rules())
+        self.cluster.secrets = {"locktender-worker": {"url": url}}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.cluster, name)
+
+    def flags(self, steps: Path) -> dict[str, Any]:
+        options = {
+            "kind": "kubernetes",
+            "image": "registry.example/app:1",
+            "args": ["worker", str(steps)],
+            "secret": "locktender-worker",
+            "namespace": self.cluster.namespace,
+            "owner": "deployment/locktender-server",
+            "api_server": self.cluster.url,
+            "token_file": str(self.cluster.token_file),
+            "settings": {"total_permits": 1, "async_permits": 1, "grace": "5s"},
+        }
+        return {"elastic": json.dumps(options)}
+
+
+def role_rules() -> set[tuple[str, str, str]]:
+    """What the role of the server in deploy/kubernetes allows: the API server refuses all else."""
+    documents = yaml.safe_load_all(ROLE.read_text())
+    [role] = [each for each in documents if each["kind"] == "Role"]
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
 @contextmanager
-def elastic_engine(kind: str, folder: Path) -> Iterator[Any]:
-    engine = LocalEngine() if kind == "local" else SlurmEngine(folder)
+def elastic_engine(kind: str, folder: Path, url: str) -> Iterator[Any]:
+    """`url` of the store, for the workers."""
+    match kind:
+        case "local":
+            engine: Any = LocalEngine()
+        case "command":
+            engine = SlurmEngine(folder)
+        case _:
+            engine = KubeEngine(folder, url)
     try:
         yield engine
     finally:

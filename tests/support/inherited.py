@@ -13,6 +13,8 @@ import time
 
 KEPT = {
     "LOCKTENDER_TEST_POSTGRES",  # names the server that tests of PostgreSQL use
+    "LOCKTENDER_TEST_APISERVER",  # and the programs of a real API server
+    "LOCKTENDER_TEST_ETCD",
     "PYTHONPATH",
     "PYTHONHOME",
     "PYTHONDONTWRITEBYTECODE",

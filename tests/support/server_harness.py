@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from locktender.client.core import Core
 from locktender.engine import Engine
+from locktender.server.options import HttpOptions
 from locktender.server.web import bind, port_of, serving
 from locktender.store.open import settings_for
 
@@ -42,10 +43,12 @@ async def process(
 
 
 @asynccontextmanager
-async def served(core: Core, *, api: bool = False) -> AsyncIterator[int]:
+async def served(
+    core: Core, *, api: bool = False, options: HttpOptions | None = None
+) -> AsyncIterator[int]:
     """The port on which `core` tells of itself."""
     with bind("127.0.0.1", 0) as listener:
-        async with serving(core, listener, demand=True, api=api):
+        async with serving(core, listener, demand=True, api=api, options=options):
             yield port_of(listener)
 
 

@@ -35,6 +35,7 @@ def make_spec(
     catch_up: CatchUp = "none",
     max_active: int | None = None,
     paused: bool = False,
+    tags: Mapping[str, Any] | None = None,
 ) -> ScheduleSpec:
     """Raises `InvalidInput` naming the option; whether `at` is past is checked where the time is known."""
     if overlap == "replace" and max_active not in (None, 1):
@@ -65,6 +66,7 @@ def make_spec(
         catch_up=_one_of(catch_up, typing.get_args(CatchUp), "catch_up"),
         max_active=None if max_active is None else names.count(max_active, "max_active"),
         paused=bool(paused),
+        tags=names.tags(tags),
     )
     if cron is not None and spec.timing(0).next_after(0) is None:
         raise InvalidInput(

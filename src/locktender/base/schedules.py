@@ -31,6 +31,8 @@ class ScheduleSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     max_active: int | None = None
     """Active runs of it; beyond it `overlap` decides. None: 1, and no bound where `overlap` is allow."""
     paused: bool = False
+    tags: dict[str, str] = {}
+    """Of its runs, beside those of the flow. They also say whose it is."""
 
     def timing(self, anchor: int) -> Timing:
         """Its ticks. `anchor`: when it was set, for intervals."""

@@ -14,7 +14,7 @@ import getpass
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context
 from copy import copy
@@ -268,6 +268,7 @@ class Core:
         self.guard: ClientGuard = guard or ClientGuard()
         self._limits_read: list[tuple[int, Limits]] = []
         self.version: str | None = None
+        self.only: Mapping[str, str] = {}
         self._more = more
         self._hurried = asyncio.Event()
         self.clock: Clock = SystemClock()
@@ -410,13 +411,16 @@ class Core:
             )
         return row
 
-    def acting(self, who: str, version: str | None = None) -> Core:
+    def acting(
+        self, who: str, version: str | None = None, only: Mapping[str, str] | None = None
+    ) -> Core:
         """The same for changes by `who`, which is recorded with each. It must not be closed.
 
-        `version`: that a limit must have for a change of it to be stored.
+        version  that a limit must have for a change of it to be stored
+        only     tags of schedules that may be changed; default all
         """
         other = copy(self)
-        other.who, other.version = who, version
+        other.who, other.version, other.only = who, version, only or self.only
         return other
 
     async def set_limits(self, changes: list[SetLimit]) -> None:

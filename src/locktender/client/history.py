@@ -368,11 +368,5 @@ class HistoryPages:
         return FollowedEvent(shown, {} if label is None else label.tags)
 
 
-async def tags_of(core: Core, runs: Collection[int]) -> dict[int, Mapping[str, str]]:
-    """Number of a run → its tags; what is no run is left out."""
-    labels = await core.store.run_labels([run for run in runs if run > 0])
-    return {run: label.tags for run, label in labels.items()}
-
-
 def checked_reader(name: str | None) -> str | None:
     return None if name is None else names.name(name, "reader")

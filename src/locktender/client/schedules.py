@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -70,6 +70,8 @@ class ScheduleInfo:
     active: list[str]
     """Its runs that have not ended, as the leader last saw them."""
     why: str
+    tags: dict[str, str] = field(default_factory=dict[str, str])
+    """Of its runs, beside those of the flow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class AsyncSchedules:
         catch_up: CatchUp = "none",
         max_active: int | None = None,
         paused: bool = False,
+        tags: Mapping[str, str | int | bool] | None = None,
     ) -> ScheduleInfo:
         """Sets a schedule: runs of `flow` with `args`, one per tick. Setting it again replaces it.
 
@@ -116,6 +119,7 @@ class AsyncSchedules:
                     "allow" both
         catch_up    ticks that nobody led at: "none" (default) runs, the "last", or "all"
         max_active  active runs of it before `overlap` decides; default 1, with "allow" no bound
+        tags        of its runs, beside those of the flow; default none
 
             schedules.set("nightly", build, {"names": ["a"]}, cron="0 3 * * 1-5", tz="Europe/Berlin")
         """
@@ -128,14 +132,14 @@ class AsyncSchedules:
             flow = definition.name
         spec = make_spec(
             flow, args, cron=cron, every=every, at=at, tz=tz, jitter=jitter, overlap=overlap,
-            catch_up=catch_up, max_active=max_active, paused=paused,
+            catch_up=catch_up, max_active=max_active, paused=paused, tags=tags,
         )  # fmt: skip
         check_arguments(await announced_flow(core, flow), msgspec.json.decode(spec.args))
         if spec.at is not None and spec.at <= await core.store.now():
             raise InvalidInput(
                 "at lies in the past.", field="at", got=at, hint="For a run now: submit the flow."
             )
-        await core.store.set_schedule(SetSchedule(named, "set", core.who, spec))
+        await core.store.set_schedule(SetSchedule(named, "set", core.who, spec, only=core.only))
         core.changed()
         return await self.get(named)
 
@@ -176,7 +180,7 @@ class AsyncSchedules:
         if row.spec is None:
             raise NotFound(f"schedule {name!r}: {row.unreadable}.", field="schedule", got=name)
         args: dict[str, Any] = msgspec.json.decode(row.spec.args)
-        call = Submission(kwargs=args, tags={"schedule": name})
+        call = Submission(kwargs=args, tags={**row.spec.tags, "schedule": name})
         [prepared] = await prepare_named(self._core, row.spec.flow, [call])
         [answer] = await store_runs(self._core, [prepared], partial=False)
         if (refused := refusal(answer, prepared.run)) is not None:
@@ -207,7 +211,9 @@ class AsyncSchedules:
                 got=name,
                 hint=f"Set it again (locktender schedules set {name} …) or delete it.",
             )
-        await self._core.store.set_schedule(SetSchedule(name, what, self._core.who))
+        await self._core.store.set_schedule(
+            SetSchedule(name, what, self._core.who, only=self._core.only)
+        )
         self._core.changed()
 
     async def _row(self, name: str) -> ScheduleRow:
@@ -250,6 +256,7 @@ def _info(row: ScheduleRow, ticks: list[TickRow], now: int) -> ScheduleInfo:
         last=[TickInfo(moment(each.tick, spec.tz), *each[1:4]) for each in ticks],
         active=[run.id for run in row.state.runs],
         why=_why(row, coming, ticks, spec.tz),
+        tags=spec.tags,
     )
 
 
@@ -319,11 +326,12 @@ class SyncSchedules:
         catch_up: CatchUp = "none",
         max_active: int | None = None,
         paused: bool = False,
+        tags: Mapping[str, str | int | bool] | None = None,
     ) -> ScheduleInfo:
         return self._bridge.call(
             self._schedules.set(
                 name, flow, args, cron=cron, every=every, at=at, tz=tz, jitter=jitter,
-                overlap=overlap, catch_up=catch_up, max_active=max_active, paused=paused,
+                overlap=overlap, catch_up=catch_up, max_active=max_active, paused=paused, tags=tags,
             )
         )  # fmt: skip
 

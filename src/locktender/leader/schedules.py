@@ -156,7 +156,7 @@ def _move(
                 digest,
                 bytes(spec.args),
                 b"[]",
-                tags={**flow.tags, TAG: row.name},
+                tags={**flow.tags, **spec.tags, TAG: row.name},
                 priority=flow.priority,
                 key=f"schedule:{row.name}" + ("" if replaces else f":{moment(tick).isoformat()}"),
                 on_duplicate="replace" if replaces else "reject",

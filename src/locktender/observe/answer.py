@@ -184,9 +184,11 @@ def _lines(reasons: tuple[Reason, ...], indent: str, now: int) -> list[str]:
                 else ""
             )
             lines.append(f"{indent}    held by {what}{slots}{dead}{told}{_where(holder, now)}")
-        rest = len(reason.holders) - 3 + reason.more_holders
+        rest = max(0, len(reason.holders) - 3) + reason.more_holders
         if rest > 0:
-            lines.append(f"{indent}    and {rest} more")
+            lines.append(
+                f"{indent}    and {rest} more" if reason.holders else f"{indent}    held by {rest}"
+            )
     return lines
 
 

@@ -24,6 +24,7 @@ from locktender.provision.protocol import Capacity, Provisioner
 
 KINDS: dict[str, str] = {
     "command": "locktender.provision.command:CommandWorkers",
+    "kubernetes": "locktender.provision.kubernetes:KubernetesWorkers",
 }
 """`kind` of `[provisioner]` → the class of its options; called with the settings it makes the provisioner."""
 RESERVED = ("url", "provision", "idle_exit", "worker_labels", "max_workers", "provisioner")
@@ -90,6 +91,11 @@ class WorkerSpec:
             settings, **{KEYS[key].field: value for key, value in values.items()}
         )
         self._variables = {key: str(value) for key, value in options.settings.items()}
+
+    @property
+    def grace_us(self) -> int:
+        """How long a worker that is asked to end may take."""
+        return self._worker.grace_us
 
     def capacity(self, needs: Mapping[str, str]) -> Capacity | None:
         if not all(self.has(*label) for label in needs.items()):

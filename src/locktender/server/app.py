@@ -39,9 +39,10 @@ from locktender.server.api.routing import Api, endpoint
 from locktender.server.api.streams import Followers
 from locktender.server.api.submitting import SubmitGroups
 from locktender.server.api.table import PREFIX, TABLE
+from locktender.server.api.tenancy import check_tenant, public_health
 from locktender.server.api.token_access import Identified, TokenAccess
 from locktender.server.options import Forwarded, HttpOptions
-from locktender.server.state import STORE_SECONDS, DemandAnswers, Fresh, HealthAnswers
+from locktender.server.state import STORE_SECONDS, DemandAnswers, Fresh, Health, HealthAnswers
 from locktender.server.ui.live import LIVE, LiveFeed
 from locktender.server.ui.table import missing, ui_endpoints
 from locktender.store.protocol import Store
@@ -194,13 +195,20 @@ class App:
 
     async def health(self, _request: Request) -> Response:
         found, fit = await self._health.answer()
-        return answer(found, 200 if fit else 503)
+        return answer(self._seen(found), 200 if fit else 503)
+
+    def _seen(self, found: Health) -> Health:
+        """With tokens `/api/v1/health` has the names, for those who may read."""
+        return public_health(found) if self._guarded else found
 
     async def ready(self, _request: Request) -> Response:
         found, fit = await self._health.answer()
-        return answer(found, 200 if fit and found.leader is not None else 503)
+        return answer(self._seen(found), 200 if fit and found.leader is not None else 503)
 
-    async def metrics(self, _request: Request) -> Response:
+    async def metrics(self, request: Request) -> Response:
+        if self._guarded:
+            # Tag values are labels there.
+            check_tenant(who_asks(self._access, request, "read"), "none")
         return raw(await self._metrics.get(METRICS_TIMEOUT_SECONDS), prometheus.CONTENT_TYPE)
 
     async def demand(self, _request: Request) -> Response:

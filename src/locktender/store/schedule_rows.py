@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from locktender.base.errors import InvalidInput
+from locktender.base.errors import InvalidInput, NotFound
 from locktender.base.schedules import (
     ScheduledRun,
     ScheduleRow,
@@ -52,6 +52,9 @@ def changed(row: ScheduleRow | None, change: SetSchedule, now: int) -> ScheduleR
     declared = None if row is None else row.declared
     live = None if row is None else row.live
     before = None if row is None else row.spec
+    tags: dict[str, str] = {} if before is None else before.tags
+    if row is not None and not change.only.items() <= tags.items():
+        raise NotFound(f"there is no schedule {change.name!r}.", field="schedule", got=change.name)
     state = ScheduleState(anchor=now, last=now) if row is None else row.state
     match change.what:
         case "set":

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         RemoteCache,
         RemoteFlows,
         RemoteSchedules,
+        RemoteTokens,
         RemoteWorkers,
     )
     from locktender.client.remote.runs import RemoteQueue, RemoteRuns
@@ -234,6 +235,12 @@ class RemoteClient(AsyncClient):
         from locktender.client.remote.others import RemoteCache
 
         return RemoteCache(self._remote)
+
+    @cached_property
+    def tokens(self) -> RemoteTokens:
+        from locktender.client.remote.others import RemoteTokens
+
+        return RemoteTokens(self._remote)
 
     @cached_property
     def workers(self) -> RemoteWorkers:

@@ -72,7 +72,7 @@ class RemoteCore(Core):
         http = HttpServer(settings.url, access, own)
         try:
             with _unless_forbidden():
-                await http.get("/flows", list[Any], "flows")
+                await http.get("/whoami", dict[str, Any])
         except BaseException:
             await http.close()
             raise

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -38,15 +37,6 @@ _BY_CODE: dict[str, type[LocktenderError]] = {"overloaded": StoreBusy}
 MOST_SHOWN = 200
 
 
-class ShownValue(str):
-    """What a server shows of a wrong value that cannot be read back: its text stands without more quotes."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
 def error_of(status: int, body: bytes, where: str) -> LocktenderError:
     """The error that an answer tells of. `where`: the server, for an answer that is not one of ours."""
     try:
@@ -64,7 +54,7 @@ def from_fault(fault: Mapping[str, Any], status: int = 422) -> LocktenderError:
     kind = _kind(code, status)
     details: dict[str, Any] = {
         "field": fault.get("field"),
-        "got": _got(fault.get("got")),
+        "got": fault.get("got"),
         "hint": fault.get("hint"),
     }
     message: str = fault["message"]
@@ -114,16 +104,6 @@ def _errors(kind: type[LocktenderError] = LocktenderError) -> Iterator[type[Lock
         if "code" in vars(each):
             yield each
         yield from _errors(each)
-
-
-def _got(text: object) -> object:
-    """The value, where its text is that of a plain one."""
-    if not isinstance(text, str):
-        return text
-    try:
-        return cast("object", ast.literal_eval(text))
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return ShownValue(text)
 
 
 def _foreign(status: int, body: bytes, where: str) -> LocktenderError:

@@ -1,8 +1,8 @@
-"""Namespaces `flows`, `schedules`, `workers` and `cache` over HTTP."""
+"""Namespaces `flows`, `schedules`, `workers`, `cache` and `tokens` over HTTP."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -37,6 +37,13 @@ from locktender.client.result_cache import (
 from locktender.client.run import AsyncRun
 from locktender.client.schedules import AsyncSchedules, ScheduleChangeInfo, ScheduleInfo
 from locktender.client.submit import definition_of
+from locktender.client.tokens import (
+    AsyncTokens,
+    CreatedToken,
+    TokenInfo,
+    TokenInfos,
+    checked_scopes,
+)
 from locktender.client.views import Requested, WorkerInfo
 from locktender.client.workers import AsyncWorkers, WorkerInfos
 from locktender.flows.flows import Flow
@@ -103,12 +110,13 @@ class RemoteSchedules(AsyncSchedules):
         catch_up: CatchUp = "none",
         max_active: int | None = None,
         paused: bool = False,
+        tags: Mapping[str, str | int | bool] | None = None,
     ) -> ScheduleInfo:
         path = path_of("schedules", checked_name(name, "name"))
         named = flow if isinstance(flow, str) else definition_of(flow).name
         spec = make_spec(
             named, args, cron=cron, every=every, at=at, tz=tz, jitter=jitter, overlap=overlap,
-            catch_up=catch_up, max_active=max_active, paused=paused,
+            catch_up=catch_up, max_active=max_active, paused=paused, tags=tags,
         )  # fmt: skip
         body = {
             "flow": named,
@@ -124,6 +132,7 @@ class RemoteSchedules(AsyncSchedules):
             "catch_up": spec.catch_up,
             "max_active": max_active,
             "paused": paused,
+            "tags": names.tags(tags),
         }
         return await self._http.call("PUT", path, ScheduleInfo, body=body, again=True)
 
@@ -196,3 +205,35 @@ class RemoteCache(AsyncCache):
     async def clear(self, *, step: str | None = None, flow: str | None = None) -> int:
         body = {"step": step, "flow": flow}
         return await self._http.call("POST", "/cache/clear", int, "cleared", body=body)
+
+
+@public
+class RemoteTokens(AsyncTokens):
+    """Namespace `client.tokens`, on a server."""
+
+    def __init__(self, core: RemoteCore) -> None:
+        super().__init__(core)
+        self._http = core.http
+
+    async def create(
+        self,
+        name: str,
+        scopes: Sequence[str],
+        *,
+        tags: Mapping[str, str | int | bool] | None = None,
+        expires: Duration | None = None,
+    ) -> CreatedToken:
+        body = {
+            "name": names.name(name, "name"),
+            "scopes": [*checked_scopes(scopes)],
+            "tags": names.tags(tags),
+            "expires": None if expires is None else span(expires, "expires"),
+        }
+        return await self._http.call("POST", "/tokens", CreatedToken, body=body)
+
+    async def list(self) -> TokenInfos:
+        return await self._http.get("/tokens", list[TokenInfo], "tokens")
+
+    async def revoke(self, token: str) -> TokenInfo:
+        path = path_of("tokens", names.text(token, "token"))
+        return await self._http.call("DELETE", path, TokenInfo)

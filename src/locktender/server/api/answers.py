@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -101,6 +102,7 @@ STATUSES: dict[type[LocktenderError], int] = {
     Overloaded: 503,
 }
 RETRY_SECONDS = 1
+MOST_GOT = 200
 
 
 class Fault(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -110,7 +112,8 @@ class Fault(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Stable: for programs."""
     message: str
     field: str | None
-    got: str | None
+    got: Any
+    """What was sent, as JSON; of a long value the beginning of its text."""
     hint: str | None
     state: str = ""
     """With 409: the present state of the run."""
@@ -156,7 +159,24 @@ def refusal(
         given.setdefault("www-authenticate", 'Bearer realm="locktender"')
     elif found == 503:
         given.setdefault("retry-after", str(RETRY_SECONDS))
-    return answer(error.as_dict(), found, given)
+    return answer(fault_of(error), found, given)
+
+
+def fault_of(error: LocktenderError) -> dict[str, Any]:
+    """As JSON: what was sent is shown as it was sent."""
+    return {**error.as_dict(), "got": _sent(error.got)}
+
+
+def _sent(value: object) -> Any:
+    try:
+        text = msgspec.json.encode(value).decode()
+    except (
+        msgspec.MsgspecError,
+        TypeError,
+        ValueError,
+    ):  # no JSON: half a character, a type of ours
+        return repr(value)[:MOST_GOT]
+    return value if len(text) <= MOST_GOT else f"{text[:MOST_GOT]}…"
 
 
 def guarded(endpoint: Endpoint) -> Endpoint:

@@ -221,6 +221,23 @@ class ScheduleBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
     catch_up: Literal["none", "last", "all"] = "none"
     max_active: int | None = None
     paused: bool = False
+    tags: TagMap | None = None
+    """Of its runs, beside those of the flow."""
+
+
+class TokenBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """A token to make."""
+
+    name: str
+    """Recorded with every change that is made with it."""
+    scopes: Annotated[
+        list[Literal["read", "submit", "operate", "admin"]], Meta(min_length=1, max_length=4)
+    ]
+    """Each includes those before it."""
+    tags: TagMap | None = None
+    """It sees, submits and changes only what has all of these; none: everything."""
+    expires: Span | None = None
+    """From now on; none: never."""
 
 
 class NoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

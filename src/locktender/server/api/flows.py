@@ -10,6 +10,7 @@ from locktender.client.views import Requested, WorkerInfo
 from locktender.server.api.answers import StateConflict
 from locktender.server.api.bodies import ReasonBody
 from locktender.server.api.routing import ApiCall, ApiRoute, Reply
+from locktender.server.api.tenancy import public_health
 from locktender.server.state import DemandAnswer, Health
 
 
@@ -97,19 +98,25 @@ async def get_demand(call: ApiCall) -> Reply:
 
 async def get_health(call: ApiCall) -> Reply:
     found, fit = await call.api.health.answer()
-    return Reply(found, 200 if fit else 503)
+    return Reply(_seen(call, found), 200 if fit else 503)
+
+
+def _seen(call: ApiCall, found: Health) -> Health:
+    """Names are for those who may read everything."""
+    return found if call.principal.may("read") and not call.principal.tags else public_health(found)
 
 
 async def get_ready(call: ApiCall) -> Reply:
     found, fit = await call.api.health.answer()
-    return Reply(found, 200 if fit and found.leader is not None else 503)
+    return Reply(_seen(call, found), 200 if fit and found.leader is not None else 503)
 
 
 ROUTES = (
-    ApiRoute("GET", "/flows", "read", list_flows, "Flows that workers have announced", FlowPage),
+    ApiRoute("GET", "/flows", "read", list_flows, "Flows that workers have announced", FlowPage, tenant="same"),
     ApiRoute(
         "GET", "/flows/{flow}", "read", get_flow, "A flow with the JSON schema of its parameters and its result",
         FlowDetail, refuses=(404,),
+        tenant="same",
     ),
     ApiRoute(
         "POST", "/flows/{flow}/pause", "operate", pause_flow, "Start nothing of a flow any more", FlowDetail,
@@ -131,10 +138,12 @@ ROUTES = (
     ),
     ApiRoute("GET", "/demand", "read", get_demand, "Tasks that lack only a worker", DemandAnswer),
     ApiRoute(
-        "GET", "/health", "public", get_health, "The state of this server", Health, also={503: Health}
+        "GET", "/health", "public", get_health, "The state of this server", Health, also={503: Health},
+        tenant="same",
     ),
     ApiRoute(
         "GET", "/ready", "public", get_ready, "Whether the store answers and somebody leads", Health,
         also={503: Health},
+        tenant="same",
     ),
 )  # fmt: skip

@@ -8,7 +8,6 @@ import msgspec
 from msgspec import UNSET
 
 from locktender.base import names
-from locktender.base.errors import NotFound
 from locktender.base.events import SUBJECTS, Event
 from locktender.client.history import (
     EventReaderInfo,
@@ -17,7 +16,6 @@ from locktender.client.history import (
     HistoryEvent,
     check_room,
     keep_reader,
-    tags_of,
 )
 from locktender.server.api.bodies import EventsQuery, HistoryQuery, LongQuery, ReaderBody
 from locktender.server.api.reading import words
@@ -69,6 +67,7 @@ async def follow_events(call: ApiCall) -> Any:
             and (run is None or each.event.run_id == run)
             and (subjects is None or each.event.subject in subjects)
         ),
+        lambda: call.api.access.until_ended(call.request),
     )
 
 
@@ -89,12 +88,12 @@ async def list_latest_events(call: ApiCall) -> Reply:
 
 
 async def _mine(call: ApiCall, events: list[Any]) -> list[Any]:
-    tags = await tags_of(call.core, {each.run for each in events})
+    tags = await call.tags_of({each.run for each in events if each.run > 0})
     return [each for each in events if each.run in tags and call.principal.sees(tags[each.run])]
 
 
 async def list_readers(call: ApiCall) -> Reply:
-    return Reply(ReaderPage([] if call.principal.tags else await call.client.events.readers()))
+    return Reply(ReaderPage(await call.client.events.readers()))
 
 
 async def keep_event_reader(call: ApiCall) -> Reply:
@@ -111,11 +110,7 @@ async def forget_event_reader(call: ApiCall) -> Reply:
 
 
 def _reader(call: ApiCall) -> str:
-    name = names.name(call.path("reader"), "reader")
-    if call.principal.tags:
-        # Names are shared by all: those of one tenant would be seen, and moved, by another.
-        raise NotFound(f"there is no reader {name!r}.", field="reader", got=name)
-    return name
+    return names.name(call.path("reader"), "reader")
 
 
 ROUTES = (
@@ -123,14 +118,15 @@ ROUTES = (
         "GET", "/events", "read", follow_events, "Follow every change of state, by server-sent events", Changes,
         query=EventsQuery, refuses=(404, 422), media="text/event-stream",
         headers={"Last-Event-ID": "The id of the last message: go on behind it."},
+        tenant="own",
     ),
     ApiRoute(
         "GET", "/history", "read", read_history, "Changes of state behind a cursor, part by part", HistoryPart,
-        query=HistoryQuery, refuses=(404, 422),
+        query=HistoryQuery, refuses=(404, 422), tenant="own",
     ),
     ApiRoute(
         "GET", "/events/latest", "read", list_latest_events, "The last changes of state", LatestEvents,
-        query=LongQuery, refuses=(422,),
+        query=LongQuery, refuses=(422,), tenant="own",
     ),
     ApiRoute("GET", "/event-readers", "read", list_readers, "Named readers of the history", ReaderPage),
     ApiRoute(

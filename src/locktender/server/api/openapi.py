@@ -17,7 +17,7 @@ from locktender.server.api.submitting import MAX_KEY
 from locktender.server.api.table import PREFIX, TABLE
 
 _REF = "#/components/schemas/{name}"
-_ANY_ROUTE = (400, 403, 503)
+_ANY_ROUTE = (400, 401, 403, 503)
 """Errors that every route may answer."""
 _PATH_PARAMETERS = {
     "run": "The id of a run: 26 letters and digits.",
@@ -31,8 +31,11 @@ _PATH_PARAMETERS = {
     "worker": "The id of a worker.",
     "reader": "The name of a reader of the history.",
     "key": "The key of a cached result, or the beginning of it.",
+    "token": "The id or the name of a token.",
 }
 _MEANINGS = {
+    401: "The token is missing, wrong, expired or revoked.",
+    403: "The token does not allow it, or a page of another origin asks.",
     202: "Accepted",
     409: "The present state does not allow it; `state` is that state.",
     412: "`If-Match` names an older version.",
@@ -47,13 +50,20 @@ _TAGS = {
     "queue": "Runs that have not started.",
     "flows": "Flows that workers have announced.",
     "pools": "Named slots that tasks share.",
+    "limit-costs": "What limits cost in waiting.",
     "limits": "Every other limit.",
     "limit-changes": "Who changed which limit.",
     "schedules": "Runs at set times.",
     "waits": "What runs wait for.",
     "topics": "Events for all who wait.",
     "events": "The history as it grows.",
+    "history": "Every change of state, part by part.",
+    "event-readers": "How far named readers of the history came.",
+    "tasks": "Tasks by their number.",
+    "cache": "Results of steps that are used again.",
     "workers": "Processes that run tasks.",
+    "tokens": "Who may ask, and for what.",
+    "whoami": "The token that asks.",
     "demand": "Tasks that lack only a worker.",
     "health": "This server.",
     "ready": "This server.",
@@ -67,6 +77,23 @@ _HEADERS: dict[str, Json] = {
         "maxLength": MAX_KEY,
         "pattern": "^[!-~]([ -~]*[!-~])?$",
     }
+}
+
+
+_SECURITY: Json = {
+    "token": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "`lt_…`, made by `locktender tokens create`. Of the scopes read, submit, operate and admin"
+        " each includes those before it.",
+    },
+    "session": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": "locktender",
+        "description": "Of a browser that logged in at `/login`; under TLS `__Host-locktender`. A change needs the"
+        " header `X-CSRF-Token` too.",
+    },
 }
 
 
@@ -92,7 +119,9 @@ def document() -> Json:
         "servers": [{"url": "/"}],
         "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
         "paths": paths,
-        "components": {"schemas": components},
+        # On loopback the server may be started without tokens: then none is asked for.
+        "security": [{"token": []}, {"session": []}, {}],
+        "components": {"schemas": components, "securitySchemes": _SECURITY},
     }
 
 
@@ -122,7 +151,10 @@ def _operation(route: ApiRoute, known: Mapping[str, Json]) -> Json:
         "summary": route.summary,
         "tags": [route.group],
         "x-scope": route.scope,
+        "x-tenant": route.tenant,
     }
+    if route.scope == "public":
+        operation["security"] = []
     if parameters := _parameters(route):
         operation["parameters"] = parameters
     if route.body is not None:

@@ -42,6 +42,11 @@ class Principal:
     by: Literal["loopback", "bearer", "cookie"] = "loopback"
     """How the request says who it is. A browser sends a cookie by itself."""
 
+    @property
+    def owner(self) -> str:
+        """Whose an Idempotency-Key is: a token with the same name and tags has the same keys."""
+        return "\0".join([self.name, *(f"{key}={value}" for key, value in self.tags.items())])
+
     def sees(self, tags: Mapping[str, str]) -> bool:
         """Whether a run with these tags is theirs."""
         return all(tags.get(key) == value for key, value in self.tags.items())

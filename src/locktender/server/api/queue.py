@@ -10,6 +10,8 @@ from locktender.server.api.bodies import CancelQueuedBody, LongQuery, PriorityRu
 from locktender.server.api.routing import ApiCall, ApiRoute, Reply
 from locktender.server.api.runs import checked_reason, either, say_which
 
+MOST_QUEUE_READ = 20_000
+
 
 class QueuePage(msgspec.Struct, frozen=True):
     """Queued runs in the order in which they start."""
@@ -19,17 +21,15 @@ class QueuePage(msgspec.Struct, frozen=True):
 
 async def explain_queue(call: ApiCall) -> Reply:
     query: LongQuery = call.query
-    found = await call.client.queue.explained(query.limit)
-    if call.principal.tags:
-        mine = call.shown(found.queue, lambda each: each.run.tags)
-        found = ExplainedQueue(mine, found.more, None)
-    return Reply(found)
+    return Reply(await call.client.queue.explained(query.limit))
 
 
 async def list_queue(call: ApiCall) -> Reply:
     query: LongQuery = call.query
-    found = await call.client.queue.list(query.limit)
-    return Reply(QueuePage(call.shown(found, lambda entry: entry.run.tags)))
+    # Positions are those among all runs; a tenant's own may stand far behind.
+    most = max(MOST_QUEUE_READ, query.limit) if call.principal.tags else query.limit
+    found = call.shown(await call.client.queue.list(most), lambda entry: entry.run.tags)
+    return Reply(QueuePage(found[: query.limit]))
 
 
 async def cancel_queued(call: ApiCall) -> Reply:
@@ -62,7 +62,7 @@ async def set_priorities(call: ApiCall) -> Reply:
 ROUTES = (
     ApiRoute(
         "GET", "/queue", "read", list_queue, "Queued runs in the order in which they start", QueuePage,
-        query=LongQuery, refuses=(422,),
+        query=LongQuery, refuses=(422,), tenant="own",
     ),
     ApiRoute(
         "GET", "/queue/why", "read", explain_queue, "Queued runs, each with what it waits for", ExplainedQueue,
@@ -71,9 +71,11 @@ ROUTES = (
     ApiRoute(
         "POST", "/queue/priority", "operate", set_priorities, "Give many queued runs another priority", Requested,
         202, PriorityRunsBody, refuses=(404, 413, 415, 422), example={"flow": "build", "priority": 9},
+        tenant="own",
     ),
     ApiRoute(
         "POST", "/queue/cancel", "operate", cancel_queued, "Cancel runs that have not started", Requested,
         202, CancelQueuedBody, refuses=(404, 413, 415, 422), example={"flow": "build"},
+        tenant="own",
     ),
 )  # fmt: skip

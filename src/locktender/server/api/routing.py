@@ -16,6 +16,7 @@ from locktender.base.states import TERMINAL_RUNS
 from locktender.client.client_async import AsyncClient
 from locktender.client.core import Core
 from locktender.client.run import AsyncRun
+from locktender.client.runs_async import ID_LENGTH
 from locktender.client.views import RunInfo
 from locktender.server.api.answers import StateConflict, answer, guarded
 from locktender.server.api.bodies import NoQuery
@@ -23,6 +24,7 @@ from locktender.server.api.principal import Access, Principal, Scope, who_asks
 from locktender.server.api.reading import as_body, as_query, body_bytes, parse
 from locktender.server.api.streams import Followers
 from locktender.server.api.submitting import SubmitGroups
+from locktender.server.api.tenancy import Tenant, check_tenant, own_tags, without_names
 from locktender.server.state import DemandAnswers, HealthAnswers
 
 T = TypeVar("T")
@@ -84,18 +86,35 @@ class ApiCall:
         return await self.run_named(self.path("run"))
 
     async def run_named(self, run_id: str) -> tuple[AsyncRun[Any], RunInfo]:
-        run = await self.client.runs.get(run_id)
-        info = await run.info()
+        # One answer for both: nobody learns whether a run of another exists.
+        missing = NotFound(f"there is no run {run_id!r}.", field="run", got=run_id)
+        try:
+            run = await self.client.runs.get(run_id)
+            info = await run.info()
+        except NotFound as error:
+            raise missing if len(run_id.strip()) == ID_LENGTH else error from None
         if not self.principal.sees(info.tags):
-            raise NotFound(f"there is no run {run.id!r}.", field="run", got=run_id)
+            raise missing
         return run, info
+
+    async def is_own(self, run_id: str) -> bool:
+        try:
+            await self.run_named(run_id)
+        except NotFound:
+            return False
+        return True
+
+    async def tags_of(self, numbers: Iterable[int]) -> dict[int, Mapping[str, str]]:
+        """Of runs by their numbers."""
+        labels = await self.core.store.run_labels(list(numbers))
+        return {number: label.tags for number, label in labels.items()}
 
     async def check_runs(self, ids: Iterable[str]) -> list[str]:
         return [(await self.run_named(each))[0].id for each in ids]
 
     def only(self, tags: Mapping[str, Any] | None) -> dict[str, Any]:
-        """A filter by tags, bound to the principal's own."""
-        return {**(tags or {}), **self.principal.tags}
+        """Tags of a filter, a run or a schedule, bound to the principal's own."""
+        return own_tags(self.principal, tags)
 
     def shown(self, rows: Iterable[T], tags: Callable[[T], Mapping[str, str]]) -> list[T]:
         return [row for row in rows if self.principal.sees(tags(row))]
@@ -143,6 +162,8 @@ class ApiRoute:
     """Of the request: name → what it says."""
     example: Any = None
     """Of the body."""
+    tenant: Tenant = "none"
+    """What a token that is bound to tags gets: see `tenancy`."""
     media: str = "application/json"
     also: Mapping[int, Any] = field(default_factory=dict[int, Any])
     """Other good answers: status → type."""
@@ -161,18 +182,22 @@ def endpoint(api: Api, route: ApiRoute) -> Callable[[Request], Awaitable[Respons
 
     async def call(request: Request) -> Response:
         principal = who_asks(api.access, request, route.scope)
+        check_tenant(principal, route.tenant)
         made = ApiCall(
             api,
             request,
             principal,
-            api.core.acting(principal.name),
+            api.core.acting(principal.name, only=principal.tags),
             as_query(request, route.query),
         )
         if route.body is not None:
             await _read_body(made, route.body, optional=route.optional)
         if route.method != "GET":
             api.access.check_change(request, principal)
-        found = await route.handler(made)
+        try:
+            found = await route.handler(made)
+        except NotFound as error:
+            raise without_names(error) if principal.tags else error from None
         if isinstance(found, Response):
             return found
         return answer(found.value, found.status, found.headers)

@@ -12,12 +12,11 @@ from locktender.base.clock import SECOND
 from locktender.base.errors import InvalidInput, LocktenderError
 from locktender.base.ids import MAX_RUNS
 from locktender.base.states import TERMINAL_RUNS, RunState
-from locktender.client.history import tags_of
 from locktender.client.run import AsyncRun
 from locktender.client.runs_async import checked_beginning, runs_beginning
 from locktender.client.submission import Submission
 from locktender.client.views import EndedRun, Requested, RunInfo
-from locktender.server.api.answers import Fault
+from locktender.server.api.answers import Fault, fault_of
 from locktender.server.api.bodies import (
     CancelBody,
     CancelRunsBody,
@@ -36,6 +35,7 @@ from locktender.server.api.bodies import (
 from locktender.server.api.reading import pairs, words
 from locktender.server.api.routing import ApiCall, ApiRoute, Reply, conflict
 from locktender.server.api.submitting import IdempotencyKey
+from locktender.server.api.tenancy import own_key
 
 RUNS = "/api/v1/runs"
 MOST_BEGINNING = 1_000
@@ -130,13 +130,14 @@ def _idempotency(call: ApiCall) -> IdempotencyKey | None:
     given = call.request.headers.get("idempotency-key")
     if given is None:
         return None
-    return IdempotencyKey(given.strip(), call.principal.name, [call.request.url.path, call.raw])
+    return IdempotencyKey(given.strip(), call.principal.owner, [call.request.url.path, call.raw])
 
 
 def _submission(call: ApiCall, body: RunCall) -> Submission:
     options: dict[str, Any] = {name: getattr(body, name) for name in _OPTIONS}
     if call.principal.tags:
         options["tags"] = call.only(body.tags)
+        options["key"] = own_key(call.principal, body.key)
     return Submission(kwargs=body.args, **options)
 
 
@@ -150,7 +151,7 @@ def accepted(run: AsyncRun[Any], done: Did | None = None) -> Reply:
 
 
 def _fault(error: LocktenderError) -> Fault:
-    return msgspec.convert(error.as_dict(), Fault)
+    return msgspec.convert(fault_of(error), Fault)
 
 
 async def list_runs(call: ApiCall) -> Reply:
@@ -185,7 +186,7 @@ async def wait_for_runs(call: ApiCall) -> Reply:
     query: EndedQuery = call.query
     numbers = [int(each) for each in query.numbers.split(",")]
     if call.principal.tags:
-        tags = await tags_of(call.core, numbers)
+        tags = await call.tags_of(numbers)
         mine = [each for each in numbers if each in tags and call.principal.sees(tags[each])]
         if mine != numbers:
             # Another's is not there.
@@ -348,61 +349,73 @@ ROUTES = (
         "POST", "/runs", "submit", submit_run, "Submit a run of a flow by its name", SubmittedRun,
         202, RunBody, refuses=(404, 409, 413, 415, 422, 429), headers=KEY_HEADER,
         example={"flow": "build", "args": {"names": ["a", "b"]}, "tags": {"tenant": "acme"}, "priority": 5},
+        tenant="own",
     ),
     ApiRoute(
         "POST", "/runs/batch", "submit", submit_runs, "Submit many runs of a flow", SubmittedRuns,
         202, RunsBody, refuses=(404, 409, 413, 415, 422, 429), headers=KEY_HEADER,
         example={"flow": "build", "runs": [{"args": {"names": ["a"]}}, {"args": {"names": ["b"]}, "key": "b"}]},
+        tenant="own",
     ),
     ApiRoute(
         "GET", "/runs", "read", list_runs, "List runs, newest first", RunPage,
         query=RunsQuery, refuses=(422,),
+        tenant="own",
     ),
     ApiRoute(
         "GET", "/runs/count", "read", count_runs, "How many runs match", RunCount,
-        query=CountQuery, refuses=(422,),
+        query=CountQuery, refuses=(422,), tenant="own",
     ),
     ApiRoute(
         "GET", "/runs/ended", "read", wait_for_runs, "Wait until one of many runs has ended", EndedRuns,
-        query=EndedQuery, refuses=(422,),
+        query=EndedQuery, refuses=(422,), tenant="own",
     ),
     ApiRoute(
         "POST", "/runs/pause", "operate", pause_runs, "Start nothing more of many runs", RunIds,
         body=PauseRunsBody, refuses=(404, 413, 415, 422), example={"flow": "build", "reason": "maintenance"},
+        tenant="own",
     ),
     ApiRoute(
         "POST", "/runs/resume", "operate", resume_runs, "Let many paused runs go on", RunIds,
         body=WhichRuns, refuses=(404, 413, 415, 422), example={"flow": "build"},
+        tenant="own",
     ),
     ApiRoute(
         "POST", "/runs/cancel", "operate", cancel_runs, "Cancel many runs", Requested,
         202, CancelRunsBody, refuses=(404, 413, 415, 422),
         example={"tags": {"tenant": "acme"}, "status": ["queued"], "reason": "wrong input"},
+        tenant="own",
     ),
     ApiRoute(
         "POST", "/runs/retry", "operate", retry_runs, "Queue many ended runs again", RunIds,
         202, WhichRuns, refuses=(404, 409, 413, 415, 422, 429),
         example={"flow": "build", "status": ["failed"]},
+        tenant="own",
     ),
-    ApiRoute("GET", "/runs/{run}", "read", get_run, "One run", RunInfo, refuses=(404,)),
+    ApiRoute("GET", "/runs/{run}", "read", get_run, "One run", RunInfo, refuses=(404,), tenant="own"),
     ApiRoute(
         "POST", "/runs/{run}/cancel", "operate", cancel_run, "Cancel a run", Requested,
         202, CancelBody, optional=True, refuses=(404, 409, 413, 415, 422), example={"reason": "wrong input"},
+        tenant="own",
     ),
     ApiRoute(
         "POST", "/runs/{run}/retry", "operate", retry_run, "Queue an ended run again", SubmittedRun,
         202, RetryBody, optional=True, refuses=(404, 409, 413, 415, 422, 429), example={"from_step": "index"},
+        tenant="own",
     ),
     ApiRoute(
         "POST", "/runs/{run}/pause", "operate", pause_run, "Start nothing more of a run", RunIds,
         body=ReasonBody, optional=True, refuses=(404, 409, 413, 415, 422), example={"reason": "maintenance"},
+        tenant="own",
     ),
     ApiRoute(
         "POST", "/runs/{run}/resume", "operate", resume_run, "Let a paused run go on", RunIds,
         refuses=(404, 409),
+        tenant="own",
     ),
     ApiRoute(
         "PUT", "/runs/{run}/priority", "operate", set_priority, "Give a queued run another priority", Requested,
         202, PriorityBody, refuses=(404, 409, 413, 415, 422), example={"priority": 9},
+        tenant="own",
     ),
 )  # fmt: skip

@@ -36,6 +36,7 @@ from locktender.server.api.bodies import (
 )
 from locktender.server.api.reading import number
 from locktender.server.api.routing import ApiCall, ApiRoute, Reply
+from locktender.server.api.tenancy import hide_blame, hide_timeline, hide_why
 
 T = TypeVar("T")
 MOST_SAID = 2_000
@@ -192,21 +193,23 @@ async def get_task_why(call: ApiCall) -> Reply:
     task = number(call.path("task"), "task")
     if run_of(task) != info.number:
         raise NotFound(f"run {run.id} has no task {task}.", field="task", got=task)
-    why = await call.client.why(task)
+    why = await hide_why(call, info, await call.client.why(task))
     return Reply(WhyAnswer(why, why.text()))
 
 
 async def get_why_of_task(call: ApiCall) -> Reply:
     task = number(call.path("task"), "task")
-    why = await call.client.why(task)
-    if call.principal.tags:
-        await call.run_named(await run_id_of(call.core, task))
+    run = await run_id_of(call.core, task)
+    if not await call.is_own(run):
+        raise NotFound(f"there is no task {task}.", field="task", got=task)
+    _, info = await call.run_named(run)
+    why = await hide_why(call, info, await call.client.why(task))
     return Reply(WhyAnswer(why, why.text()))
 
 
 async def get_blame(call: ApiCall) -> Reply:
     run, _ = await call.run()
-    blame = await run.blame()
+    blame = hide_blame(call, await run.blame())
     return Reply(BlameAnswer(blame, blame.text()))
 
 
@@ -215,12 +218,12 @@ async def get_timeline(call: ApiCall) -> Reply:
     run, _ = await call.run()
     until = None if query.until_us is UNSET else query.until_us
     part = TimelinePart(query.from_us, until, query.step, query.after)
-    return Reply(await timeline(call.core, run.id, part))
+    return Reply(await hide_timeline(call, await timeline(call.core, run.id, part)))
 
 
 async def get_why(call: ApiCall) -> Reply:
-    run, _ = await call.run()
-    why = await run.why()
+    run, info = await call.run()
+    why = await hide_why(call, info, await run.why())
     return Reply(WhyAnswer(why, why.text()))
 
 
@@ -228,43 +231,53 @@ ROUTES = (
     ApiRoute(
         "GET", "/runs/{run}/result", "read", get_result, "The result of a run, waiting for it if asked to",
         RunResult, query=ResultQuery, refuses=(404, 409, 422), also={202: RunProgress},
+        tenant="own",
     ),
     ApiRoute(
         "GET", "/runs/{run}/tasks", "read", list_tasks, "The tasks of a run", TaskPage,
         query=PartQuery, refuses=(404, 422),
+        tenant="own",
     ),
     ApiRoute(
         "GET", "/runs/{run}/events", "read", list_events, "Every change of state of a run and its tasks",
         EventPage, query=PartQuery, refuses=(404, 422),
+        tenant="own",
     ),
     ApiRoute(
         "GET", "/runs/{run}/logs", "read", list_logs, "Lines that the bodies of a run logged", LogPage,
         query=LogsQuery, refuses=(404, 422),
+        tenant="own",
     ),
     ApiRoute(
         "GET", "/runs/{run}/logs/counts", "read", count_logs, "How many lines each attempt of a run has logged",
-        LogCounts, query=CountsQuery, refuses=(404, 422),
+        LogCounts, query=CountsQuery, refuses=(404, 422), tenant="own",
     ),
     ApiRoute(
         "GET", "/tasks/{task}/why", "read", get_why_of_task, "What a task waits for, by its number", WhyAnswer,
-        refuses=(404,),
+        refuses=(404,), tenant="numbers",
     ),
     ApiRoute(
         "GET", "/runs/{run}/graph", "read", get_graph, "The steps of a run and how they depend on each other",
         GraphInfo, refuses=(404,),
+        tenant="own",
     ),
     ApiRoute(
         "GET", "/runs/{run}/tasks/{task}/why", "read", get_task_why, "What a task waits for", WhyAnswer,
         refuses=(404,),
+        tenant="numbers",
     ),
     ApiRoute(
         "GET", "/runs/{run}/blame", "read", get_blame, "What the time of a run went into", BlameAnswer,
         refuses=(404, 422),
+        tenant="numbers",
+    ),
+    ApiRoute(
+        "GET", "/runs/{run}/why", "read", get_why, "What a run waits for", WhyAnswer, refuses=(404,),
+        tenant="numbers",
     ),
     ApiRoute(
         "GET", "/runs/{run}/timeline", "read", get_timeline,
         "What each task waited for and when it ran; many items of a step are folded", Timeline,
-        query=TimelineQuery, refuses=(404, 422),
+        query=TimelineQuery, refuses=(404, 422), tenant="numbers",
     ),
-    ApiRoute("GET", "/runs/{run}/why", "read", get_why, "What a run waits for", WhyAnswer, refuses=(404,)),
 )  # fmt: skip

@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from locktender.base import names
+from locktender.base.errors import NotFound
+from locktender.base.ids import run_of
 from locktender.client.mailing import EventWaitInfo
 from locktender.client.schedules import ScheduleChangeInfo, ScheduleInfo
 from locktender.server.api.bodies import (
@@ -17,6 +19,8 @@ from locktender.server.api.bodies import (
 from locktender.server.api.routing import ApiCall, ApiRoute, Reply
 from locktender.server.api.runs import SubmittedRun, accepted
 from locktender.server.api.settings import Removed
+
+MOST_WAITS_READ = 20_000
 
 
 class SchedulePage(msgspec.Struct, frozen=True):
@@ -45,50 +49,67 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 async def list_schedules(call: ApiCall) -> Reply:
-    return Reply(SchedulePage(await call.client.schedules.list()))
+    found = await call.client.schedules.list()
+    return Reply(SchedulePage(call.shown(found, lambda each: each.tags)))
 
 
 async def get_schedule(call: ApiCall) -> Reply:
-    return Reply(await call.client.schedules.get(_name(call)))
+    return Reply(await _schedule(call))
+
+
+async def _schedule(call: ApiCall) -> ScheduleInfo:
+    """The one that the path names. Another's is not there."""
+    name = _name(call)
+    found = await call.client.schedules.get(name)
+    if not call.principal.sees(found.tags):
+        raise NotFound(f"there is no schedule {name!r}.", field="schedule", got=name)
+    return found
 
 
 async def set_schedule(call: ApiCall) -> Reply:
     body: ScheduleBody = call.body
     options = {name: getattr(body, name) for name in body.__struct_fields__}
     flow, args = options.pop("flow"), options.pop("args")
+    options["tags"] = call.only(body.tags)
     return Reply(await call.client.schedules.set(_name(call), flow, args, **options))
 
 
 async def delete_schedule(call: ApiCall) -> Reply:
-    name = _name(call)
+    name = (await _schedule(call)).name
     await call.client.schedules.delete(name)
     return Reply(Removed(name))
 
 
 async def pause_schedule(call: ApiCall) -> Reply:
-    await call.client.schedules.pause(_name(call))
+    await call.client.schedules.pause((await _schedule(call)).name)
     return await get_schedule(call)
 
 
 async def resume_schedule(call: ApiCall) -> Reply:
-    await call.client.schedules.resume(_name(call))
+    await call.client.schedules.resume((await _schedule(call)).name)
     return await get_schedule(call)
 
 
 async def reset_schedule(call: ApiCall) -> Reply:
-    name = _name(call)
+    name = (await _schedule(call)).name
     await call.client.schedules.reset(name)
     return Reply(Removed(name))
 
 
 async def run_schedule(call: ApiCall) -> Reply:
-    return accepted(await call.client.schedules.run_now(_name(call)))
+    return accepted(await call.client.schedules.run_now((await _schedule(call)).name))
 
 
 async def list_schedule_changes(call: ApiCall) -> Reply:
     query: LongQuery = call.query
     found = await call.client.schedules.history(_name(call), query.limit)
-    return Reply(ScheduleChanges(found))
+    return Reply(ScheduleChanges([each for each in found if _is_own(call, each)]))
+
+
+def _is_own(call: ApiCall, change: ScheduleChangeInfo) -> bool:
+    """A name may have been another's before."""
+    specs = [each for each in (change.before, change.after) if each is not None]
+    return all(call.principal.sees(each.get("tags", {})) for each in specs)
 
 
 def _name(call: ApiCall) -> str:
@@ -97,16 +118,12 @@ def _name(call: ApiCall) -> str:
 
 async def list_waits(call: ApiCall) -> Reply:
     query: LongQuery = call.query
-    found = await call.client.events.waiting(limit=query.limit)
+    most = MOST_WAITS_READ if call.principal.tags else query.limit
+    found = await call.client.events.waiting(limit=most)
     if call.principal.tags:
-        mine = {run for run in {each.run for each in found} if await _is_mine(call, run)}
-        found = [each for each in found if each.run in mine]
-    return Reply(WaitPage(found))
-
-
-async def _is_mine(call: ApiCall, run: str) -> bool:
-    info = await (await call.client.runs.get(run)).info()
-    return call.principal.sees(info.tags)
+        tags = await call.tags_of({run_of(each.task) for each in found})
+        found = call.shown(found, lambda each: tags.get(run_of(each.task), {}))
+    return Reply(WaitPage(found[: query.limit]))
 
 
 async def list_run_waits(call: ApiCall) -> Reply:
@@ -135,52 +152,63 @@ async def answer_wait(call: ApiCall) -> Reply:
 
 
 ROUTES = (
-    ApiRoute("GET", "/schedules", "read", list_schedules, "Schedules", SchedulePage),
+    ApiRoute("GET", "/schedules", "read", list_schedules, "Schedules", SchedulePage, tenant="own"),
     ApiRoute(
         "GET", "/schedules/{schedule}", "read", get_schedule, "A schedule with its next and last ticks",
         ScheduleInfo, refuses=(404, 422),
+        tenant="own",
     ),
     ApiRoute(
         "PUT", "/schedules/{schedule}", "operate", set_schedule, "Set a schedule", ScheduleInfo,
         body=ScheduleBody, refuses=(404, 413, 415, 422),
         example={"flow": "build", "args": {"names": ["a"]}, "cron": "0 3 * * 1-5", "tz": "Europe/Berlin"},
+        tenant="own",
     ),
     ApiRoute(
         "DELETE", "/schedules/{schedule}", "operate", delete_schedule, "Remove a schedule", Removed,
         refuses=(404, 422),
+        tenant="own",
     ),
     ApiRoute(
         "POST", "/schedules/{schedule}/pause", "operate", pause_schedule, "Make no runs of it", ScheduleInfo,
         refuses=(404, 422),
+        tenant="own",
     ),
     ApiRoute(
         "POST", "/schedules/{schedule}/resume", "operate", resume_schedule, "Make runs of it again", ScheduleInfo,
         refuses=(404, 422),
+        tenant="own",
     ),
     ApiRoute(
         "POST", "/schedules/{schedule}/reset", "operate", reset_schedule, "Go back to what code declares", Removed,
         refuses=(404, 422),
+        tenant="own",
     ),
     ApiRoute(
         "POST", "/schedules/{schedule}/run", "submit", run_schedule, "Submit a run of it now", SubmittedRun,
         202, refuses=(404, 422, 429),
+        tenant="own",
     ),
     ApiRoute(
         "GET", "/schedules/{schedule}/changes", "read", list_schedule_changes, "Who changed a schedule",
         ScheduleChanges, query=LongQuery, refuses=(422,),
+        tenant="own",
     ),
     ApiRoute(
         "GET", "/waits", "read", list_waits, "The inbox: who waits for which event", WaitPage,
         query=LongQuery, refuses=(422,),
+        tenant="own",
     ),
     ApiRoute(
         "GET", "/runs/{run}/waits", "operate", list_run_waits, "What a run waits for, with tokens to answer by",
         WaitPage, refuses=(404,),
+        tenant="own",
     ),
     ApiRoute(
         "POST", "/runs/{run}/events", "submit", send_event, "Send an event to a run", Sent,
         202, EventBody, refuses=(404, 409, 413, 415, 422, 429),
         example={"event": "approved", "payload": {"by": "ann"}},
+        tenant="own",
     ),
     ApiRoute(
         "POST", "/topics/{topic}", "submit", send_to_topic, "Send an event to all runs that wait for a topic",
@@ -189,5 +217,6 @@ ROUTES = (
     ApiRoute(
         "POST", "/waits/answer", "public", answer_wait, "Answer one wait by its token", Sent,
         202, AnswerBody, refuses=(404, 409, 413, 415, 422, 429), example={"token": "…", "payload": True},
+        tenant="same",
     ),
 )  # fmt: skip

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -15,8 +16,11 @@ from locktender.client.client_async import AsyncClient
 from locktender.client.views import LimitChangeInfo, LimitInfo, PoolInfo
 from locktender.observe.holders import LimitCost
 from locktender.server.api.bodies import CostQuery, LimitBody, LongQuery, PoolBody, TagLimitBody
+from locktender.server.api.principal import Principal
 from locktender.server.api.routing import ApiCall, ApiRoute, Reply
+from locktender.server.api.tenancy import shown_limit, shown_pool
 
+T = TypeVar("T")
 IF_MATCH = {
     "If-Match": "The ETag of the last answer: the change is refused with 412 if it is older."
 }
@@ -66,27 +70,32 @@ def _tagged(value: PoolInfo | LimitInfo) -> Reply:
 
 
 async def list_pools(call: ApiCall) -> Reply:
-    return Reply(PoolPage(await call.client.pools.list()))
+    return Reply(PoolPage(_theirs(call, shown_pool, await call.client.pools.list())))
 
 
 async def get_pool(call: ApiCall) -> Reply:
-    return _tagged(await call.client.pools.get(_pool(call)))
+    name = _pool(call)
+    found = _theirs(call, shown_pool, [await call.client.pools.get(name)])
+    if not found:
+        raise NotFound(f"there is no pool {name!r}.", field="pool", got=name)
+    return _tagged(found[0])
+
+
+def _theirs(call: ApiCall, shown: Callable[[Principal, T], T | None], every: list[T]) -> list[T]:
+    """What the principal may know of these."""
+    if not call.principal.tags:
+        return every
+    found = (shown(call.principal, each) for each in every)
+    return [each for each in found if each is not None]
 
 
 async def get_pool_holders(call: ApiCall) -> Reply:
+    await get_pool(call)
     found = await call.client.pools.holders(_pool(call))
     if call.principal.tags:
-        mine = [each for each in found.holders if await _is_mine(call, each.run)]
+        mine = [each for each in found.holders if await call.is_own(each.run)]
         found = views.PoolHolders(mine, found.now)
     return Reply(found)
-
-
-async def _is_mine(call: ApiCall, run: str) -> bool:
-    try:
-        await call.run_named(run)
-    except NotFound:
-        return False
-    return True
 
 
 async def set_pool(call: ApiCall) -> Reply:
@@ -126,7 +135,7 @@ def _pool(call: ApiCall) -> str:
 
 
 async def list_limits(call: ApiCall) -> Reply:
-    return Reply(LimitPage(await call.client.limits.list()))
+    return Reply(LimitPage(_theirs(call, shown_limit, await call.client.limits.list())))
 
 
 async def get_limit(call: ApiCall) -> Reply:
@@ -169,10 +178,7 @@ async def get_tag_limit(call: ApiCall) -> Reply:
 
 async def list_limit_costs(call: ApiCall) -> Reply:
     query: CostQuery = call.query
-    costs = await call.client.limits.cost(query.last)
-    if call.principal.tags:
-        costs = [msgspec.structs.replace(each, to=()) for each in costs]
-    return Reply(LimitCosts(costs))
+    return Reply(LimitCosts(await call.client.limits.cost(query.last)))
 
 
 async def pause_limit(call: ApiCall) -> Reply:
@@ -199,7 +205,8 @@ async def list_limit_changes(call: ApiCall) -> Reply:
 
 
 async def _limit(call: ApiCall, name: str) -> LimitInfo:
-    found = {each.name: each for each in await call.client.limits.list()}
+    every = _theirs(call, shown_limit, await call.client.limits.list())
+    found = {each.name: each for each in every}
     if name not in found:
         raise NotFound(
             f"there is no limit {name!r}.", field="limit", got=name, hint=did_you_mean(name, found)
@@ -216,12 +223,12 @@ def _text(value: Any) -> str:
 _CHANGES = (404, 412, 413, 415, 422)
 _MOVES = (404, 412, 422)
 ROUTES = (
-    ApiRoute("GET", "/pools", "read", list_pools, "Pools and their use", PoolPage),
+    ApiRoute("GET", "/pools", "read", list_pools, "Pools and their use", PoolPage, tenant="numbers"),
     ApiRoute(
         "GET", "/pools/{pool}/holders", "read", get_pool_holders, "Who holds slots of a pool", views.PoolHolders,
-        refuses=(422,),
+        refuses=(404, 422), tenant="own",
     ),
-    ApiRoute("GET", "/pools/{pool}", "read", get_pool, "One pool", PoolInfo, refuses=(404, 422)),
+    ApiRoute("GET", "/pools/{pool}", "read", get_pool, "One pool", PoolInfo, refuses=(404, 422), tenant="numbers"),
     ApiRoute(
         "PUT", "/pools/{pool}", "operate", set_pool, "Set what is given of a pool", PoolInfo,
         body=PoolBody, refuses=_CHANGES, headers=IF_MATCH, example={"limit": 4, "rate": "60/min"},
@@ -242,7 +249,7 @@ ROUTES = (
         "POST", "/pools/{pool}/reset", "operate", reset_pool, "Go back to what code declares", Removed,
         refuses=_MOVES, headers=IF_MATCH,
     ),
-    ApiRoute("GET", "/limits", "read", list_limits, "Every limit but pools", LimitPage),
+    ApiRoute("GET", "/limits", "read", list_limits, "Every limit but pools", LimitPage, tenant="numbers"),
     ApiRoute(
         "GET", "/limit-changes", "read", list_limit_changes, "Who changed which limit", LimitChanges,
         query=LongQuery, refuses=(422,),
@@ -252,14 +259,17 @@ ROUTES = (
         query=CostQuery, refuses=(422,),
     ),
     ApiRoute(
-        "GET", "/limits/tags/{rule}", "read", get_tag_limit, "The rule of a tag", LimitInfo, refuses=(404,)
+        "GET", "/limits/tags/{rule}", "read", get_tag_limit, "The rule of a tag", LimitInfo, refuses=(404,),
+        tenant="numbers",
     ),
     ApiRoute(
         "PUT", "/limits/tags/{rule}", "operate", set_tag_limit,
         "Bound runs with a tag: `tenant`, `tenant=acme` or, for each value, `tenant=*`", LimitInfo,
         body=TagLimitBody, refuses=_CHANGES, headers=IF_MATCH, example={"limit": 2, "max_active": 100},
     ),
-    ApiRoute("GET", "/limits/{limit}", "read", get_limit, "One limit", LimitInfo, refuses=(404,)),
+    ApiRoute(
+        "GET", "/limits/{limit}", "read", get_limit, "One limit", LimitInfo, refuses=(404,), tenant="numbers",
+    ),
     ApiRoute(
         "PUT", "/limits/{limit}", "operate", set_limit, "Set a limit by its name", LimitInfo,
         body=LimitBody, refuses=_CHANGES, headers=IF_MATCH, example={"value": 20},

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -139,28 +139,35 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, followers: Followers, place: str, wanted: Callable[[FollowedEvent], bool]
+        self,
+        followers: Followers,
+        place: str,
+        wanted: Callable[[FollowedEvent], bool],
+        ended: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
+        """`ended` returns when whoever follows may not any more."""
         super().__init__(headers={**HEADERS, "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._followers = followers
         self._place = place
         self._wanted = wanted
+        self._ended = ended
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         self._followers.streams += 1
         gone = asyncio.create_task(_until_gone(receive))
         closing = asyncio.create_task(self._followers.closing.wait())
         sending = asyncio.create_task(self._send_all(send))
+        ended = asyncio.create_task(self._ended())
         try:
             await asyncio.wait(
-                {gone, closing, sending},
+                {gone, closing, sending, ended},
                 timeout=LIFETIME_SECONDS,
                 return_when=asyncio.FIRST_COMPLETED,
             )
         finally:
             self._followers.streams -= 1
-            await end_tasks([gone, closing, sending])
+            await end_tasks([gone, closing, sending, ended])
         if gone.cancelled():
             with suppress(TimeoutError, OSError):
                 await _bounded(

@@ -11,6 +11,7 @@ from locktender.server.api import (
     runs_detail,
     schedules,
     settings,
+    tokens,
 )
 from locktender.server.api.routing import ApiRoute
 
@@ -24,4 +25,5 @@ TABLE: tuple[ApiRoute, ...] = (
     *schedules.ROUTES,
     *history.ROUTES,
     *cache.ROUTES,
+    *tokens.ROUTES,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -27,6 +27,8 @@ class SetSchedule(msgspec.Struct, frozen=True):
     who: str
     spec: ScheduleSpec | None = None
     reason: str = ""
+    only: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
+    """Raises `NotFound` where there is one without all of these tags: it is somebody else's."""
 
 
 class TickMove(msgspec.Struct, frozen=True):
