@@ -278,9 +278,9 @@ class EndedQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
         str,
         Meta(
             description="The `number` of each run, separated by commas: `7,8`; 500 at most.",
-            pattern=r"^[1-9]\d{0,12}(,[1-9]\d{0,12}){0,499}$",
+            pattern=r"^([1-9]\d{0,12}(,[1-9]\d{0,12}){0,499})?$",
         ),
-    ]
+    ] = ""
     wait: Annotated[float, Meta(ge=0, le=30)] = 0
     """Seconds."""
 

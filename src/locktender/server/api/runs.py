@@ -34,6 +34,7 @@ from locktender.server.api.bodies import (
 )
 from locktender.server.api.reading import pairs, words
 from locktender.server.api.routing import ApiCall, ApiRoute, Reply, conflict
+from locktender.server.api.streams import while_asked
 from locktender.server.api.submitting import IdempotencyKey
 from locktender.server.api.tenancy import own_key
 
@@ -184,7 +185,9 @@ async def count_runs(call: ApiCall) -> Reply:
 
 async def wait_for_runs(call: ApiCall) -> Reply:
     query: EndedQuery = call.query
-    numbers = [int(each) for each in query.numbers.split(",")]
+    numbers = [int(each) for each in query.numbers.split(",") if each]
+    if not numbers:
+        return Reply(EndedRuns([]))
     if call.principal.tags:
         tags = await call.tags_of(numbers)
         mine = [each for each in numbers if each in tags and call.principal.sees(tags[each])]
@@ -192,8 +195,9 @@ async def wait_for_runs(call: ApiCall) -> Reply:
             # Another's is not there.
             gone = [EndedRun(each, "") for each in numbers if each not in mine]
             return Reply(EndedRuns(gone))
-    ended = await call.core.waiting.until_any(numbers, round(query.wait * SECOND))
-    return Reply(EndedRuns([EndedRun(*each) for each in ended.items()]))
+    waiting = call.core.waiting.until_any(numbers, round(query.wait * SECOND))
+    ended = await while_asked(call.request, call.api.followers.closing, waiting)
+    return Reply(EndedRuns([EndedRun(*each) for each in (ended or {}).items()]))
 
 
 def _page_number(cursor: str) -> int:
