@@ -13,6 +13,7 @@ import pytest
 from locktender import AsyncClient, Client, connect, connect_async, embedded_async
 from locktender.client.bridge import Bridge
 from locktender.client.core import Core
+from locktender.server.options import HttpOptions
 from locktender.server.web import bind, port_of, serving
 from locktender.store.open import settings_for
 
@@ -75,12 +76,13 @@ def _is_long(transport: str, name: str, *, late: bool) -> bool:
 
 
 @contextmanager
-def served(engine: Client) -> Iterator[str]:
+def served(engine: Client, options: HttpOptions | None = None) -> Iterator[str]:
     """The address of a server over the store of an engine of this process."""
     core, call = engine._core, engine._bridge.call
     stack = AsyncExitStack()
     with bind("127.0.0.1", 0) as listener:
-        call(stack.enter_async_context(serving(core, listener, demand=True, api=True)))
+        made = serving(core, listener, demand=True, api=True, options=options)
+        call(stack.enter_async_context(made))
         try:
             yield f"http://127.0.0.1:{port_of(listener)}"
         finally:
@@ -98,14 +100,15 @@ def reached(how: str, engine: Client) -> Iterator[Client]:
 
 
 @contextmanager
-def server(url: Path, **settings: Any) -> Iterator[str]:
+def server(url: Path, options: HttpOptions | None = None, **settings: Any) -> Iterator[str]:
     """The address of a server of its own over a file: it leads, and runs no tasks."""
     bridge, stack = Bridge(), AsyncExitStack()
 
     async def start(listener: socket.socket) -> None:
         core = await Core.open(settings_for(url, settings), engine=True, lead=True, work=False)
         stack.push_async_callback(core.close, 0)
-        await stack.enter_async_context(serving(core, listener, demand=True, api=True))
+        made = serving(core, listener, demand=True, api=True, options=options)
+        await stack.enter_async_context(made)
 
     with bind("127.0.0.1", 0) as listener:
         bridge.call(start(listener))

@@ -191,7 +191,7 @@ class HttpServer:
         except library.TransportError as error:
             raise _LostAnswer(
                 StoreUnreachable(
-                    f"the connection to {self.url} ended before the answer: {error or type(error).__name__}.",
+                    f"the connection to {self.url} ended before the answer: {_said(error)}.",
                     field="url",
                     got=self.url,
                     hint="It is not known whether the request was carried out."
@@ -211,7 +211,7 @@ class HttpServer:
                 hint="Give the certificate of its authority: connect(url, ca=FILE), or SSL_CERT_FILE.",
             )
         return StoreUnreachable(
-            f"nothing answers at {self.url}: {error or type(error).__name__}.",
+            f"nothing answers at {self.url}: {_said(error)}.",
             field="url",
             got=self.url,
             hint="Is `locktender server` running there?",
@@ -238,7 +238,7 @@ class HttpServer:
             raise self._unreachable(error) from error
         except library.TransportError as error:
             raise StoreUnreachable(
-                f"the connection to {self.url} ended: {error or type(error).__name__}.",
+                f"the connection to {self.url} ended: {_said(error)}.",
                 field="url",
                 got=self.url,
             ) from error
@@ -270,6 +270,10 @@ async def _messages(answer: httpx.Response) -> AsyncIterator[tuple[str, str, byt
             continue
         yield place, event, data.encode()
         event, data = "", ""
+
+
+def _said(error: Exception) -> str:
+    return str(error).rstrip(".") or type(error).__name__
 
 
 def _text(value: object) -> str:
