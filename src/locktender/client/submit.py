@@ -36,6 +36,7 @@ from locktender.flows.flows import Flow
 from locktender.flows.registry import refuse_while_importing, registry
 from locktender.flows.trace import Traced, trace
 from locktender.observe import tracing
+from locktender.store.blob_values import FILE_MARK
 from locktender.store.protocol import Submit, Submitted
 from locktender.store.retry import repeated
 
@@ -133,7 +134,7 @@ class Preparing:
         """A `Submission`, or arguments as `submit_many` takes them, traced and with every option checked."""
         flow = self._flow
         if self._by_name:
-            call = _by_name(flow, Submission.of(call))
+            call = named_if_whole(flow, Submission.of(call))
         if isinstance(call, Submission):
             traced = trace(flow, call.args, call.kwargs)
             check_size(self._settings, flow.short, traced.params, traced.consts, index)
@@ -172,7 +173,7 @@ class Preparing:
                 )
 
 
-def _by_name(flow: FlowDef, call: Submission) -> Submission:
+def named_if_whole(flow: FlowDef, call: Submission) -> Submission:
     """Of a flow given by name, one object whose keys are its parameters has the arguments."""
     if len(call.args) != 1 or call.kwargs or not isinstance(call.args[0], Mapping):
         return call
@@ -333,4 +334,11 @@ def _check_all(core: Core, graphs: Sequence[Graph], limits: Limits) -> None:
 async def _put_away(core: Core, raw: bytes) -> bytes:
     if len(raw) <= core.settings.blob_over_bytes:
         return raw
+    if FILE_MARK in raw:
+        raise InvalidInput(
+            f"arguments that name files may have {core.settings.blob_over_bytes:,} bytes (blob_over);"
+            f" these have {len(raw):,}.",
+            field="params",
+            hint="Hand over fewer files, or store one file with all of them.",
+        )
     return codec.blob_ref(await core.store.put_blob(raw), len(raw))

@@ -39,10 +39,39 @@ def settings_for(url: Url | None, overrides: Mapping[str, object]) -> Settings:
     return settings
 
 
+def is_server(url: str) -> bool:
+    """Whether `url` names a server, which is asked by HTTP, and not a store."""
+    return url.partition("://")[0].lower() in ("http", "https")
+
+
+def needs_database(what: str, url: str) -> InvalidInput:
+    return InvalidInput(
+        f"{what} needs the database itself, and {url} is a server.",
+        field="url",
+        got=url,
+        hint=_SUPPORTED,
+    )
+
+
 def store_for(settings: Settings) -> Store:
     """The store that `settings.url` names, not opened yet."""
     url = settings.url
+    if settings.blob_url:
+        return _with_blobs(url, settings.blob_url)
     return _postgres().PostgresStore(url) if _is_postgres(url) else SqliteStore(url)
+
+
+def _with_blobs(url: str, blob_url: str) -> Store:
+    # Only here: fsspec is an extra, and slow to import.
+    from locktender.store import stored_files  # noqa: PLC0415
+    from locktender.store.blob_url import BlobPlace  # noqa: PLC0415
+    from locktender.store.blobs_elsewhere import SqliteBlobsElsewhere  # noqa: PLC0415
+
+    kind = _postgres().PostgresBlobsElsewhere if _is_postgres(url) else SqliteBlobsElsewhere
+    store = kind(url)
+    store.blob_place = BlobPlace(blob_url)
+    stored_files.use(blob_url)
+    return store
 
 
 def place_for(url: str) -> StorePlace:
@@ -65,14 +94,9 @@ def _is_postgres(url: str) -> bool:
     scheme = urlsplit(url).scheme if "://" in url else ""
     if scheme in {"postgresql", "postgres"}:
         return True
-    if scheme in {"http", "https"}:
+    if is_server(url):
         # `got` without the rest, which may hold a password.
-        raise InvalidInput(
-            f"{scheme}:// is not available yet in this version.",
-            field="url",
-            got=f"{scheme}://…",
-            hint=_SUPPORTED,
-        )
+        raise needs_database("this", f"{scheme}://…")
     if scheme:
         raise InvalidInput(
             f"{scheme}:// is not a kind of store.",
