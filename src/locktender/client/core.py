@@ -26,18 +26,17 @@ import msgspec
 from locktender.base.background import end_tasks
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.config import Settings
-from locktender.base.durations import spoken
 from locktender.base.errors import (
     LocktenderError,
     NotFound,
     StoreBusy,
     StoreUnreachable,
-    WaitTimeout,
 )
 from locktender.base.limits import Limits
 from locktender.base.model import RunRow
 from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.client.outbox_rows import find_row
+from locktender.client.refusals import goes_on
 from locktender.client.slot_worker import SlotWorkers
 from locktender.store.open import store_for
 from locktender.store.protocol import SetLimit, Store
@@ -103,15 +102,6 @@ MAX_STATES = 1_000
 PAUSE_SECONDS = 0.002
 PAUSE_PER_WAITER_SECONDS = 0.000_005
 """Pauses between two looks: a busy process beside this one must not make it read all the time."""
-
-
-def goes_on(run_id: str, state: str, timeout_us: int | None) -> WaitTimeout:
-    return WaitTimeout(
-        f"run {run_id} is still {state} after {spoken(timeout_us or 0)}; it goes on.",
-        field="timeout",
-        got=None if timeout_us is None else timeout_us / SECOND,
-        hint=f"Wait longer, or ask: locktender why {run_id}.",
-    )
 
 
 class RunWaiter:
@@ -269,6 +259,9 @@ class Core:
         self._limits_read: list[tuple[int, Limits]] = []
         self.version: str | None = None
         self.only: Mapping[str, str] = {}
+        self.acts_for_another = False
+        self.reason: str = ""
+        """Recorded with changes of limits."""
         self._more = more
         self._hurried = asyncio.Event()
         self.clock: Clock = SystemClock()
@@ -412,15 +405,21 @@ class Core:
         return row
 
     def acting(
-        self, who: str, version: str | None = None, only: Mapping[str, str] | None = None
+        self,
+        who: str,
+        version: str | None = None,
+        only: Mapping[str, str] | None = None,
+        reason: str = "",
     ) -> Core:
         """The same for changes by `who`, which is recorded with each. It must not be closed.
 
         version  that a limit must have for a change of it to be stored
         only     tags of schedules that may be changed; default all
+        reason   kept with changes of limits; default none
         """
         other = copy(self)
-        other.who, other.version, other.only = who, version, only or self.only
+        other.who, other.version, other.acts_for_another = who, version, True
+        other.only, other.reason = only or self.only, reason
         return other
 
     async def set_limits(self, changes: list[SetLimit]) -> None:
@@ -433,6 +432,8 @@ class Core:
                 else each
                 for each in changes
             ]
+        if self.reason:
+            changes = [msgspec.structs.replace(each, reason=self.reason) for each in changes]
         await self.store.set_limit(changes)
         self.limits_read = None
         self.changed()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from locktender.base.clock import SECOND
 from locktender.base.durations import Duration, microseconds, spoken
 from locktender.base.errors import InvalidInput, NotFound
-from locktender.base.ids import run_of
 from locktender.base.limits import PoolRule, Rate, parse_rate, pool_name
 from locktender.base.model import LimitRow
 from locktender.base.names import UNLIMITED, count, did_you_mean
@@ -17,17 +16,12 @@ from locktender.base.names import limit as checked_limit
 from locktender.base.states import TaskState
 from locktender.base.tracebacks import public
 from locktender.client.core import Core
-from locktender.client.run_details import node_of, nodes_of, slots_of
-from locktender.client.views import (
-    UNSET,
-    PoolHolder,
-    PoolHolders,
-    PoolInfo,
-    Unset,
-    instant,
-    moment,
-)
-from locktender.store.protocol import SetLimit, Store
+from locktender.client.views import UNSET, PoolInfo, Unset, instant
+from locktender.store.protocol import SetLimit, Snapshot
+
+if TYPE_CHECKING:
+    from locktender.client.pool_holders import PoolHolders
+    from locktender.kernel.scheduler import Scheduler
 
 _dump = msgspec.json.Encoder().encode
 _rule = msgspec.json.Decoder(PoolRule).decode
@@ -88,34 +82,17 @@ class AsyncPools:
         self._core.guard.check()
         from locktender.observe.rebuilt import rebuild
 
-        scheduler, snapshot = await rebuild(self._core.store)
-        used: dict[str, int] = {}
-        waiting: dict[str, int] = {}
-        for entry in scheduler.lifecycle.tasks.values():
-            if entry.state == TaskState.REQUESTED:
-                for pool, _ in entry.pools:
-                    waiting[pool] = waiting.get(pool, 0) + 1
-        for pool, (gate, *_) in scheduler.ledger.slot_gates.items():
-            used[pool] = gate.used
-        rows = {row.name: row for row in snapshot.limit_rows if row.kind == "pool"}
-        sources = {name: _source(row) for name, row in rows.items()}
-        names = sources.keys() | waiting.keys() | {pool for pool, n in used.items() if n}
-        return [
-            _info(
-                pool,
-                snapshot.limits.pool(pool),
-                sources.get(pool, "none"),
-                used.get(pool, 0),
-                waiting.get(pool, 0),
-                rows.get(pool),
-            )
-            for pool in sorted(names)
-        ]
+        return pool_infos(*await rebuild(self._core.store))
 
     async def holders(self, name: str) -> PoolHolders:
         """The attempts that hold slots of a pool now, those of dead workers first."""
+        from locktender.client.pool_holders import PoolHolders, pool_holders
+
         self._core.guard.check()
-        return await _holders(self._core.store, pool_name(name))
+        store, pool = self._core.store, pool_name(name)
+        snapshot = await store.load()
+        found = await pool_holders(store, snapshot)
+        return PoolHolders(found.get(pool, []), instant(snapshot.now))
 
     async def pause(self, name: str) -> None:
         """Starts nothing more that needs the pool; running tasks keep their slots until they end."""
@@ -208,6 +185,32 @@ def pool_patch(pool: str, limit: Any, lease: Any, rate: Any, burst: Any) -> dict
     return patch | _rate_patch(rate, burst)
 
 
+def pool_infos(scheduler: Scheduler, snapshot: Snapshot) -> PoolInfos:
+    """Every pool, from one reading of all active work."""
+    used: dict[str, int] = {}
+    waiting: dict[str, int] = {}
+    for entry in scheduler.lifecycle.tasks.values():
+        if entry.state == TaskState.REQUESTED:
+            for pool, _ in entry.pools:
+                waiting[pool] = waiting.get(pool, 0) + 1
+    for pool, (gate, *_) in scheduler.ledger.slot_gates.items():
+        used[pool] = gate.used
+    rows = {row.name: row for row in snapshot.limit_rows if row.kind == "pool"}
+    sources = {name: _source(row) for name, row in rows.items()}
+    names = sources.keys() | waiting.keys() | {pool for pool, n in used.items() if n}
+    return [
+        _info(
+            pool,
+            snapshot.limits.pool(pool),
+            sources.get(pool, "none"),
+            used.get(pool, 0),
+            waiting.get(pool, 0),
+            rows.get(pool),
+        )
+        for pool in sorted(names)
+    ]
+
+
 def _rate_patch(rate: Any, burst: Any) -> dict[str, Any]:
     if isinstance(rate, Unset):
         # The store refuses a burst where the pool has no rate.
@@ -256,39 +259,3 @@ def _info(
         source=source,
         version=(row or LimitRow("pool", pool, None, None)).version,
     )
-
-
-async def _holders(store: Store, pool: str) -> PoolHolders:
-    """From the rows that usage is derived from."""
-    snapshot = await store.load()
-    runs = {row.seq: row for row in (*snapshot.runs, *snapshot.held)}
-    tasks = {task.id: task for task in (*snapshot.tasks, *snapshot.held_tasks)}
-    leases = {worker.id: worker.lease_until for worker in snapshot.workers}
-    rule = snapshot.limits.pool(pool)
-    own_lease = 0 if rule is None else rule.lease_us or 0
-
-    async def where(task: int) -> tuple[str, int, str]:
-        run, row = runs.get(run_of(task)), tasks.get(task)
-        if run is None or row is None:
-            return f"number {run_of(task)}", task, ""
-        return run.id, task, node_of(await nodes_of(store, run.graph), row).name
-
-    found: list[PoolHolder] = []
-    for linger in snapshot.lingers:
-        if linger.pool == pool:
-            of = await where(linger.task)
-            until = instant(linger.until)
-            found.append(PoolHolder(*of, linger.slots, None, linger.worker, "dead", until))
-    living: list[PoolHolder] = []
-    for task in tasks.values():
-        slots = slots_of(task).get(pool)
-        if slots is not None:
-            lease = leases.get(task.worker or "", 0)
-            offered = task.state == TaskState.SCHEDULED
-            state = "stalled" if lease < snapshot.now else "offered" if offered else "running"
-            since = instant(task.scheduled_at if offered else task.started_at or task.scheduled_at)
-            until = moment(lease and lease + own_lease)
-            of = await where(task.id)
-            living.append(PoolHolder(*of, slots, since, task.worker, state, until))
-    living.sort(key=lambda holder: (holder.since, holder.task))
-    return PoolHolders(found + living, instant(snapshot.now))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -13,7 +14,7 @@ from locktender.base import names
 from locktender.base.changes import TaskRow
 from locktender.base.errors import NotFound
 from locktender.base.events import Event, unpack
-from locktender.base.graph import Node, condition_text, is_cached, needs_of, read_graph
+from locktender.base.graph import Graph, Node, condition_text, is_cached, needs_of, read_graph
 from locktender.base.ids import run_of
 from locktender.base.model import (
     MAX_BYTES,
@@ -33,7 +34,7 @@ from locktender.base.states import (
     TaskState,
 )
 from locktender.client.core import Core
-from locktender.client.results import failure_of
+from locktender.client.results import failure_of, open_blobs
 from locktender.client.views import (
     EventInfo,
     GraphInfo,
@@ -106,8 +107,105 @@ async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
 async def graph(core: Core, run_id: str) -> GraphInfo:
     row = await core.row(run_id)
     found = read_graph(await core.store.graph(row.graph))
+    return _graph(found, await core.store.tasks(row.seq))
+
+
+class TaskPart(msgspec.Struct, frozen=True):
+    """Which tasks of a run: of a step, in some states, behind a number."""
+
+    step: str = ""
+    states: Collection[str] = ()
+    after: int = 0
+    limit: int = 50
+
+
+class RunTasks(msgspec.Struct, frozen=True):
+    """The graph of a run and some of its tasks, of one read: a run may have 100,000."""
+
+    graph: GraphInfo
+    counts: Mapping[str, int]
+    """How many tasks are in which state."""
+    tasks: Sequence[TaskInfo]
+    """Those that were asked for, by number."""
+    found: int
+    """How many there are of them."""
+    next: int | None
+    """`after` of the next part."""
+    failed: Sequence[TaskInfo]
+    """The first that failed or timed out."""
+
+
+MAX_FAILED = 5
+_FAILED = frozenset({TaskState.FAILED, TaskState.TIMED_OUT, TaskState.ABANDONED})
+
+
+async def graph_and_tasks(core: Core, run_id: str, part: TaskPart | None = None) -> RunTasks:
+    """Without what each task waits for: `why` has that."""
+    part = part or TaskPart()
+    row = await core.row(run_id)
+    try:
+        found = read_graph(await core.store.graph(row.graph))
+    except (msgspec.MsgspecError, UnicodeError, NotFound):
+        found = Graph(row.flow, ())
+    rows = [shown_task(task) for task in await core.store.tasks(row.seq)]
+    drawn = _graph(found, rows)
+    counts = Counter(task.state for task in rows)
+    wanted = {number for number, node in enumerate(found.nodes) if node.name == part.step}
+    rest = [
+        task
+        for task in rows
+        if (not part.step or task.node in wanted) and (not part.states or task.state in part.states)
+    ]
+    rest.sort(key=lambda task: task.id)
+    behind = [task for task in rest if task.id > part.after] if part.after else rest
+    page = behind[: part.limit]
+    failed = [task for task in rows if task.state in _FAILED][:MAX_FAILED]
+    progress_of: dict[int, Progress] = {}
+    stubborn_of: dict[int, Stubborn] = {}
+    if counts[TaskState.RUNNING]:
+        workers = await core.store.workers()
+        progress_of = {each.token: each for worker in workers for each in worker.progress}
+        stubborn_of = {each.token: each for worker in workers for each in worker.stubborn}
+
+    def shown(tasks: Sequence[TaskRow]) -> list[TaskInfo]:
+        return [
+            _task(task, node_of(found.nodes, task), None, progress_of, stubborn_of)
+            for task in tasks
+        ]
+
+    last = page[-1].id if len(behind) > len(page) else None
+    return RunTasks(drawn, counts, shown(page), len(rest), last, shown(failed))
+
+
+class RunValues(msgspec.Struct, frozen=True):
+    """What a run or a task was called with and returned, as JSON; None: not there (yet)."""
+
+    input: bytes | None
+    output: bytes | None
+
+
+async def run_values(core: Core, run_id: str) -> RunValues:
+    row = await core.row(run_id)
+    output = None if row.output is None else await open_blobs(core, row.output)
+    return RunValues(await open_blobs(core, row.params), output)
+
+
+async def task_values(core: Core, run_id: str, task: int) -> tuple[TaskInfo, RunValues]:
+    """Raises `NotFound`."""
+    row = await core.row(run_id)
+    nodes = await nodes_of(core.store, row.graph)
+    for each in await core.store.tasks(row.seq):
+        if each.id == task:
+            shown = shown_task(each)
+            given = None if each.input is None else await open_blobs(core, each.input)
+            made = None if each.output is None else await open_blobs(core, each.output)
+            return _task(shown, node_of(nodes, shown), None, {}, {}), RunValues(given, made)
+    raise NotFound(f"run {row.id} has no task {task}.", field="task", got=task)
+
+
+def _graph(found: Graph, tasks: Sequence[TaskRow]) -> GraphInfo:
     states: dict[int, dict[str, int]] = {}
-    for task in await core.store.tasks(row.seq):
+    for task in tasks:
         counts = states.setdefault(task.node, {})
         counts[task.state] = counts.get(task.state, 0) + 1
     names_ = [node.name for node in found.nodes]

@@ -181,7 +181,7 @@ class NodeInfo(msgspec.Struct, frozen=True):
     """What must be true for it to run, besides; constants are not named."""
     event: str | None = None
     """What it waits for."""
-    schema: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    schema: Mapping[str, Any] = {}
     """JSON schema of the event's payload; empty: any."""
 
 
@@ -240,30 +240,6 @@ class PoolInfo(msgspec.Struct, frozen=True):
         if not self.is_set:
             return "unlimited (never set)"
         return "unlimited" if self.limit is None else str(self.limit)
-
-
-class PoolHolder(msgspec.Struct, frozen=True):
-    """One attempt that holds slots."""
-
-    run: str
-    task: int
-    step: str
-    slots: int
-    since: datetime | None
-    """None where its worker is dead: the row has the next attempt."""
-    worker: str | None
-    state: str
-    """`running`, `offered`, `stalled` (its worker's lease has passed, the process lives), or `dead`: its worker is
-    gone and the slots are kept until the pool's own lease has passed."""
-    lease_until: datetime | None
-    """When the slots come free if the worker is not heard of any more, the pool's own lease included."""
-
-
-class PoolHolders(msgspec.Struct, frozen=True):
-    """Who holds slots of a pool now."""
-
-    holders: list[PoolHolder]
-    now: datetime
 
 
 class LimitInfo(msgspec.Struct, frozen=True):

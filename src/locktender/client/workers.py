@@ -2,19 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from locktender.base.errors import InvalidInput, NotFound
+from locktender.base.graph import Node
+from locktender.base.ids import run_of
 from locktender.base.model import Request, RequestKind
 from locktender.base.names import did_you_mean
+from locktender.base.states import TaskState
 from locktender.base.tracebacks import public
 from locktender.client.core import Core
+from locktender.client.run_details import node_of, nodes_of
 from locktender.client.views import Requested, WorkerInfo
 
 if TYPE_CHECKING:
     from locktender.engine import Engine
 
 WorkerInfos = list[WorkerInfo]
+_PLACED = frozenset({TaskState.SCHEDULED, TaskState.RUNNING})
+
+
+class PlacedTask(msgspec.Struct, frozen=True):
+    """A task that runs on a worker, or is offered to it."""
+
+    worker: str
+    executor: str
+    run: str
+    tags: Mapping[str, str]
+    task: int
+    name: str
+    stubborn: bool
+    """It was asked to stop, and still runs."""
+
+
+async def placed_tasks(core: Core) -> list[PlacedTask]:
+    """Which worker has what, of all executing runs."""
+    snapshot = await core.store.load()
+    runs = {row.seq: row for row in (*snapshot.runs, *snapshot.held)}
+    told = {each.token for worker in snapshot.workers for each in worker.stubborn}
+    graphs: dict[str, tuple[Node, ...]] = {}
+    found: list[PlacedTask] = []
+    for task in (*snapshot.tasks, *snapshot.held_tasks):
+        row = runs.get(run_of(task.id))
+        if task.worker is None or row is None or task.state not in _PLACED:
+            continue
+        if row.graph not in graphs:
+            graphs[row.graph] = await nodes_of(core.store, row.graph)
+        node = node_of(graphs[row.graph], task)
+        name = node.name if task.idx < 0 else f"{node.name}[{task.idx}]"
+        stubborn = task.token in told
+        found.append(
+            PlacedTask(task.worker, node.executor, row.id, row.tags, task.id, name, stubborn)
+        )
+    return found
 
 
 def _no_undrain(worker: str, why: str, hint: str) -> InvalidInput:
@@ -56,6 +99,8 @@ class AsyncWorkers:
 
     def _engine_of(self, worker: str) -> Engine | None:
         """The engine of this process, if the worker is its own."""
+        if self._core.acts_for_another:
+            return None  # the leader carries it out, and records who asked
         engine = self._core.engine
         own = engine is not None and engine.membership is not None and engine.worker.id == worker
         return engine if own else None

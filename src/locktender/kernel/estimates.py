@@ -79,12 +79,18 @@ class Estimate(NamedTuple):
 
 
 def estimate(
-    holding: Sequence[Holding], before: Iterable[Line], places: float, missing: float
+    holding: Sequence[Holding],
+    before: Iterable[Line],
+    places: float,
+    missing: float,
+    *,
+    quick: bool = False,
 ) -> Estimate | None:
     """When `missing` more places have come free than those before it take; None where nothing is known.
 
     holding  who has a place, each one place
     places   how many there are in all
+    quick    for long lists: reckoned, never played
     """
     lines = [line for line in before if line.waiters > 0]
     known = [line.durations for line in lines] + [each.durations for each in holding]
@@ -103,7 +109,7 @@ def estimate(
     pace = 1 + min(1.0, variation * variation) * going_on
     # Above a lowered limit the first places that come free are for nobody.
     turns = ahead + max(1, ceil(missing)) - 1
-    if turns + len(busy) <= MAX_PLAYED:
+    if not quick and turns + len(busy) <= MAX_PLAYED:
         found = _played(busy, lines, turns, spread, pace)
     else:
         found = _reckoned(busy, lines, turns, max(1.0, min(places, len(busy))), spread, pace)

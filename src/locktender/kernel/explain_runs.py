@@ -197,7 +197,8 @@ def _full(
     by_default = gate is ledger.run_gate and ledger.default_runs
     estimate = wait_for(elapsed, typical.run_us, turns, (gate.used, gate.limit))
     holding = [Holding(each, typical.run_holds) for each in elapsed]
-    played = _played(holding, Line(turns, typical.run_holds), gate)
+    line_before = Line(turns, typical.run_holds)
+    played = _played(holding, line_before, gate, quick=typical.quick)
     return Reason(
         block.name,
         f"{RUN_TEXTS[gate.kind](gate)}: {gate.used} of {gate.limit} runs execute"
@@ -214,8 +215,9 @@ def _full(
     )
 
 
-def _played(holding: list[Holding], line: Line, gate: Gate) -> Estimate | None:
-    return estimated(holding, [line], gate.limit, 1 - max(0, gate.limit - gate.used))
+def _played(holding: list[Holding], line: Line, gate: Gate, *, quick: bool) -> Estimate | None:
+    missing = 1 - max(0, gate.limit - gate.used)
+    return estimated(holding, [line], gate.limit, missing, quick=quick)
 
 
 def _wait(usual: int | None, played: Estimate | None, ahead: int, gate: Gate) -> dict[str, Any]:

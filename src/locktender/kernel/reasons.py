@@ -94,6 +94,8 @@ class Typical(msgspec.Struct, frozen=True):
     """Step → the last durations, sorted."""
     run_holds: tuple[int, ...] = ()
     """Of runs of the flow that is asked about."""
+    quick: bool = False
+    """For long lists: estimates are reckoned, never played."""
 
 
 def event_reason(name: str, since: int, until: int, now: int, tz: str = "UTC") -> Reason:

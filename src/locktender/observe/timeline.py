@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import nlargest
@@ -138,7 +138,7 @@ class _Source:
     start: int
     end: int
     tasks: dict[int, _Task]
-    spans: Callable[[Collection[int] | None], Iterator[TaskSpan]]
+    spans: Callable[[Collection[int] | None], Iterable[TaskSpan]]
     critical: Collection[int]
     """Steps on the critical path."""
 
@@ -181,7 +181,7 @@ def _exact(times: RunTimes) -> _Source:
                 at = span.start
                 for what, us in span.pieces:
                     if us > 0:
-                        yield TaskSpan(each.id, at, at + us, what, attempt)
+                        yield each.id, at, at + us, what, attempt
                         at += us
                 attempt += any(what in {WORK, LOST} for what, _ in span.pieces)
 
@@ -196,7 +196,7 @@ def _of_the_run(times: RunTimes) -> Iterator[TaskSpan]:
     for task, pieces in times.path:
         for what, us in pieces if task is None else ():
             if us > 0:
-                yield TaskSpan(0, at, at + us, what, 0)
+                yield 0, at, at + us, what, 0
                 at += us
         at = at if task is None else task.end
 
@@ -275,22 +275,23 @@ def _drawn(source: _Source, graph: Graph | None, part: TimelinePart) -> DrawnTim
     last = source.end if part.until_us is None else min(source.end, source.start + part.until_us)
     bins = max(24, min(BINS, MAX_BINS // max(1, len(folded))))
     by_node = {node: Bins(first, last, bins) for node in sorted(folded)[: MAX_BINS // bins]}
-    whats, waited = Whats(), Counter[int]()
+    whats, waited = Whats(), dict[int, int]()
     spans: dict[int, list[TaskSpan]] = {}
+    tasks = source.tasks
     for span in source.spans(None):
-        us = span.end - span.start
-        number = whats.add(span.what, us)
-        if span.task in shown:
-            spans.setdefault(span.task, []).append(span)
+        task, start, end, what, _ = span
+        number = whats.add(what, end - start)
+        if task in shown:
+            spans.setdefault(task, []).append(span)
             continue
-        held = by_node.get(source.tasks[span.task].node)
+        held = by_node.get(tasks[task].node)
         if held is not None:
-            held.add(number, span.start, span.end)
-            if span.what not in {WORK, HAND_OFF}:
-                waited[span.task] += us
+            held.add(number, start, end)
+            if what != WORK and what != HAND_OFF:
+                waited[task] = waited.get(task, 0) + end - start
     slowest = _slowest(source, waited, by_node)
     for span in source.spans(slowest) if slowest else ():
-        spans.setdefault(span.task, []).append(span)
+        spans.setdefault(span[0], []).append(span)
     rows = [
         _row(source.tasks[task], spans.get(task, []), names, whats, source.start)
         for task in sorted(shown | slowest)
@@ -339,9 +340,10 @@ def _items(source: _Source, names: list[str], part: TimelinePart) -> DrawnTimeli
     whats = Whats()
     spans: dict[int, list[TaskSpan]] = {task.id: [] for task in page}
     for span in source.spans(spans.keys()) if page else ():
-        if span.task in spans:
-            whats.add(span.what, span.end - span.start)
-            spans[span.task].append(span)
+        task, start, end, what, _ = span
+        if task in spans:
+            whats.add(what, end - start)
+            spans[task].append(span)
     rows = [_row(task, spans[task.id], names, whats, source.start) for task in page]
     more = page[-1].index if len(found) > len(page) else None
     return DrawnTimeline(
@@ -358,10 +360,8 @@ def _row(
         task=task.id,
         state=task.state,
         spans=[
-            TimelineSpan(
-                each.start - start, each.end - start, whats.add(each.what, 0), each.attempt
-            )
-            for each in sorted(spans, key=lambda each: (each.start, each.end))
+            TimelineSpan(begin - start, end - start, whats.add(what, 0), attempt)
+            for _, begin, end, what, attempt in sorted(spans, key=lambda each: each[1:3])
         ],
         index=None if task.index < 0 else task.index,
         critical=task.critical,

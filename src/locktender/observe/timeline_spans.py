@@ -6,9 +6,9 @@ waited at each gate is the same as in `blame`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -19,16 +19,15 @@ from locktender.observe.run_times import BACK_OFF, HAND_OFF, LOST, OFFER, PAUSED
 
 _AGAIN: Final = frozenset({*TERMINAL_RUNS, RunState.HELD})
 _LOST: Final = frozenset({TaskState.ABANDONED, TaskState.HANDED_BACK})
+# Plain text: comparing with a member of an enumeration costs more than all else here.
+_PENDING, _REQUESTED = str(TaskState.PENDING.value), str(TaskState.REQUESTED.value)
+_SCHEDULED, _RUNNING = str(TaskState.SCHEDULED.value), str(TaskState.RUNNING.value)
 
 
-class TaskSpan(NamedTuple):
-    """A part of a task's time: `what` is `work`, `hand-off` or a gate."""
+TaskSpan = tuple[int, int, int, str, int]
+"""A part of a task's time: task, start, end, `work`, `hand-off` or a gate, and the attempt from 0.
 
-    task: int
-    start: int
-    end: int
-    what: str
-    attempt: int
+A plain tuple: there are hundreds of thousands."""
 
 
 class _Data(msgspec.Struct, gc=False):
@@ -60,8 +59,11 @@ class SlimTask:
     node: int
     index: int
     state: str = ""
-    waited: int = 0
+    since: int = 0
     end: int = 0
+    attempt: int = 0
+    asked: _Data = _NOTHING
+    """Of its last request."""
 
 
 @dataclass(slots=True)
@@ -71,134 +73,120 @@ class SlimHistory:
     start: int
     end: int
     tasks: dict[int, SlimTask] = field(default_factory=dict[int, SlimTask])
-    rows: list[tuple[int, list[_SlimChange]]] = field(
-        default_factory=list[tuple[int, list[_SlimChange]]]
-    )
-    nodes: Sequence[Node] = ()
-    pauses: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    found: list[TaskSpan] = field(default_factory=list[TaskSpan])
 
-    def spans(self, only: Collection[int] | None = None) -> Iterator[TaskSpan]:
+    def spans(self, only: Collection[int] | None = None) -> Iterable[TaskSpan]:
         """All spans of all tasks, or of these; in no order."""
-        last: dict[int, tuple[int, _SlimChange]] = {}
-        attempts: dict[int, int] = {}
-        lanes: dict[str | int, str] = {}
-        for at, changes in self.rows:
-            for change in changes:
-                task = change.task
-                if change.subject != "task":
-                    if change.subject == "wait" and change.data is not None and change.data.lane:
-                        lanes[change.data.lane] = change.after
-                    continue
-                if change.after == TaskState.PENDING or (only is not None and task not in only):
-                    continue
-                before = last.get(task)
-                last[task] = at, change
-                if before is None:
-                    continue
-                since, then = before
-                if at > since:
-                    attempt = attempts.get(task, 0)
-                    yield from self._between(task, since, at, then, change, attempt, lanes)
-                if then.after == TaskState.RUNNING:
-                    attempts[task] = attempts.get(task, 0) + 1
-        for task, (since, then) in last.items():
-            if then.after not in ENDS and self.end > since:
-                attempt = attempts.get(task, 0)
-                yield from self._between(task, since, self.end, then, None, attempt, lanes)
-
-    def _between(
-        self,
-        task: int,
-        start: int,
-        end: int,
-        then: _SlimChange,
-        follows: _SlimChange | None,
-        attempt: int,
-        lanes: Mapping[str | int, str],
-    ) -> Iterator[TaskSpan]:
-        if then.after == TaskState.RUNNING:
-            lost = follows is not None and follows.after in _LOST
-            yield TaskSpan(task, start, end, LOST if lost else WORK, attempt)
-        elif then.after == TaskState.REQUESTED:
-            yield from self._waited(task, start, end, then, follows, attempt, lanes)
-        else:
-            refused = (
-                then.after == TaskState.SCHEDULED
-                and follows is not None
-                and follows.after != TaskState.RUNNING
-            )
-            yield TaskSpan(task, start, end, OFFER if refused else HAND_OFF, attempt)
-
-    def _waited(
-        self,
-        task: int,
-        start: int,
-        end: int,
-        then: _SlimChange,
-        follows: _SlimChange | None,
-        attempt: int,
-        lanes: Mapping[str | int, str],
-    ) -> Iterator[TaskSpan]:
-        asked = then.data or _NOTHING
-        node = (
-            self.nodes[self.tasks[task].node] if self.tasks[task].node < len(self.nodes) else None
-        )
-        if node is not None and node.wait is not None:
-            what = "time" if node.event is None else f"event:{node.event.name}"
-            yield TaskSpan(task, start, end, what, attempt)
-            return
-        if asked.not_before > start:
-            until = min(end, asked.not_before)
-            yield TaskSpan(task, start, until, BACK_OFF, attempt)
-            start = until
-        for left, right in self.pauses:
-            paused = min(right, end) - max(left, start)
-            if paused > 0:
-                yield TaskSpan(task, start, start + paused, PAUSED, attempt)
-                start += paused
-        ended = follows.data if follows is not None else None
-        waits = ended.waits if ended is not None else {}
-        first = ""
-        for what, us in waits.items():
-            part = min(us, end - start)
-            if part > 0:
-                first = first or what
-                yield TaskSpan(task, start, start + part, what, attempt)
-                start += part
-        if end > start:
-            rest = first or (lanes.get(asked.lane, "") if follows is None else "") or asked.gate
-            yield TaskSpan(task, start, end, rest or HAND_OFF, attempt)
+        return self.found if only is None else [each for each in self.found if each[0] in only]
 
 
 def slim_history(rows: Sequence[EventRow], graph: Graph | None, now: int) -> SlimHistory:
-    found = SlimHistory(rows[0].at, now, nodes=() if graph is None else graph.nodes)
-    paused_at: int | None = None
-    for row in rows:
-        changes = _read(row.body)
-        for change in changes:
-            task = change.task
-            if change.subject == "task":
-                known = found.tasks.get(task)
-                if known is None:
-                    data = change.data or _NOTHING
-                    known = found.tasks[task] = SlimTask(data.node, data.index)
-                known.state = change.after
-                known.end = row.at
-            elif change.subject == "run":
-                if change.after == RunState.QUEUED and change.before in _AGAIN:
-                    found.rows, found.pauses, found.start, found.end = [], [], row.at, now
-                elif change.after in TERMINAL_RUNS:
-                    found.end = row.at
-            elif change.subject == "pause":
-                if change.after == "paused":
-                    paused_at = row.at if paused_at is None else paused_at
-                elif paused_at is not None:
-                    found.pauses.append((paused_at, row.at))
-                    paused_at = None
-        found.rows.append((row.at, changes))
-    if paused_at is not None:
-        found.pauses.append((paused_at, found.end))
-    return found
+    return _SlimReader(rows, () if graph is None else graph.nodes, now).read()
+
+
+class _SlimReader:
+    def __init__(self, rows: Sequence[EventRow], nodes: Sequence[Node], now: int) -> None:
+        self._rows = rows
+        self._nodes = nodes
+        self._now = now
+        self._tasks: dict[int, SlimTask] = {}
+        self._found: list[TaskSpan] = []
+        self._pauses: list[tuple[int, int]] = []
+        self._paused_at: int | None = None
+        self._lanes: dict[str | int, str] = {}
+
+    def read(self) -> SlimHistory:
+        start, end = self._rows[0].at if self._rows else self._now, self._now
+        for row in self._rows:
+            at = row.at
+            for change in _read(row.body):
+                if change.subject == "task":
+                    self._changed(change, at)
+                elif change.subject == "run":
+                    if change.after == RunState.QUEUED and change.before in _AGAIN:
+                        start, end = at, self._now
+                        self._tasks, self._found, self._pauses = {}, [], []
+                    elif change.after in TERMINAL_RUNS:
+                        end = at
+                elif change.subject == "pause":
+                    self._pause(change.after, at)
+                elif change.subject == "wait" and change.data is not None and change.data.lane:
+                    self._lanes[change.data.lane] = change.after
+        for number, task in self._tasks.items():
+            if task.state not in ENDS and end > task.since:
+                self._add(number, task, end, None)
+                task.end = end
+        return SlimHistory(start, end, self._tasks, self._found)
+
+    def _pause(self, after: str, at: int) -> None:
+        if after == "paused":
+            self._paused_at = at if self._paused_at is None else self._paused_at
+        elif self._paused_at is not None:
+            self._pauses.append((self._paused_at, at))
+            self._paused_at = None
+
+    def _changed(self, change: _SlimChange, at: int) -> None:
+        after = change.after
+        if after == _PENDING:
+            return
+        number, data = change.task, change.data
+        task = self._tasks.get(number)
+        if task is None:
+            asked = data or _NOTHING
+            self._tasks[number] = SlimTask(asked.node, asked.index, after, at, at, 0, asked)
+            return
+        if at > task.since:
+            self._add(number, task, at, change)
+        if task.state == _RUNNING:
+            task.attempt += 1
+        if after == _REQUESTED:
+            task.asked = data or _NOTHING
+        task.state, task.since, task.end = after, at, at
+
+    def _add(self, number: int, task: SlimTask, end: int, follows: _SlimChange | None) -> None:
+        """What the time since its last change went into."""
+        state = task.state
+        if state == _REQUESTED:
+            self._waited(number, task, end, follows)
+            return
+        what = HAND_OFF
+        if state == _RUNNING:
+            what = LOST if follows is not None and follows.after in _LOST else WORK
+        elif state == _SCHEDULED and follows is not None and follows.after != _RUNNING:
+            what = OFFER
+        self._found.append((number, task.since, end, what, task.attempt))
+
+    def _waited(self, number: int, task: SlimTask, end: int, follows: _SlimChange | None) -> None:
+        start, attempt, found = task.since, task.attempt, self._found
+        node = self._nodes[task.node] if 0 <= task.node < len(self._nodes) else None
+        if node is not None and node.wait is not None:
+            what = "time" if node.event is None else f"event:{node.event.name}"
+            found.append((number, start, end, what, attempt))
+            return
+        if task.asked.not_before > start:
+            until = min(end, task.asked.not_before)
+            found.append((number, start, until, BACK_OFF, attempt))
+            start = until
+        if self._pauses or self._paused_at is not None:
+            open_pause = [] if self._paused_at is None else [(self._paused_at, end)]
+            for left, right in (*self._pauses, *open_pause):
+                paused = min(right, end) - max(left, start)
+                if paused > 0:
+                    found.append((number, start, start + paused, PAUSED, attempt))
+                    start += paused
+        first = ""
+        if follows is not None and follows.data is not None:
+            for what, us in follows.data.waits.items():
+                part = min(us, end - start)
+                if part > 0:
+                    first = first or what
+                    found.append((number, start, start + part, what, attempt))
+                    start += part
+        if end > start:
+            lane = self._lanes.get(task.asked.lane, "") if follows is None else ""
+            found.append(
+                (number, start, end, first or lane or task.asked.gate or HAND_OFF, attempt)
+            )
 
 
 class Bins:

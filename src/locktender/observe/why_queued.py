@@ -41,11 +41,31 @@ MAX_FLOWS_TIMED = 20
 """Flows whose usual durations are read for one list of the queue."""
 
 
-async def queued_whys(store: Store, entries: Sequence[QueueEntry]) -> tuple[list[Why], int | None]:
+async def whys_of(store: Store, rows: Sequence[RunRow]) -> dict[int, Why]:
+    """Why each of some queued runs does not start, by its number; without those that have left the queue.
+
+    Who executes is read once; how many stand before each is counted for each.
+    """
+    found: dict[int, Why] = {}
+    scheduler: Scheduler | None = None
+    note, turn = await nobody_leads(store), await turn_note(store)
+    for row in rows:
+        view = await store.beside(row.seq, rebuilt.MAX_RUNS_COUNTED)
+        if view is not None:
+            scheduler = scheduler or places(view)
+            line = await line_of(store, row, view)
+            why = await _explained(store, row, view, scheduler, line, view.lasted, quick=True)
+            found[row.seq] = msgspec.structs.replace(why, note=note if why.reasons else turn)
+    return found
+
+
+async def queued_whys(
+    store: Store, entries: Sequence[QueueEntry], *, quick: bool = False
+) -> tuple[list[Why], int | None]:
     """Why each of the first queued runs does not start, and how many are queued in all; None: that is not known.
 
     Who executes is the same for all of them, and who stands before each is in the list: it is read once. Those
-    before the first of the list count as if no limit of a tag concerned them.
+    before the first of the list count as if no limit of a tag concerned them. `quick`: estimates are reckoned.
     """
     views: dict[str, QueueView] = {}
     for entry in reversed(entries):
@@ -67,7 +87,7 @@ async def queued_whys(store: Store, entries: Sequence[QueueEntry]) -> tuple[list
         line = QueuePosition(Turns(), "", rank, groups)
         timed = views.get(row.flow)
         lasted = [] if timed is None else timed.lasted
-        why = await _explained(store, row, view, scheduler, line, lasted)
+        why = await _explained(store, row, view, scheduler, line, lasted, quick=quick)
         why = msgspec.structs.replace(why, note=note if why.reasons else turn)
         found.append(msgspec.structs.replace(why, position=entry.position))
         if row.waits_for is None and not scheduler.ledger.is_paused(row):
@@ -83,6 +103,8 @@ async def _explained(
     scheduler: Scheduler,
     line: QueuePosition,
     lasted: list[int],
+    *,
+    quick: bool = False,
 ) -> Why:
     scheduler.graphs.setdefault(row.graph, Graph(row.flow, ()))
     scheduler.ledger.put_head(row)
@@ -91,7 +113,9 @@ async def _explained(
         head = QueuedRun(row, lanes.rank(view.limits, row.priority, row.queued_at))
     # Times of other flows are no estimate for this one.
     typical = Typical(
-        run_us=median(lasted) if lasted else None, run_holds=tuple(sorted(lasted[-LAST:]))
+        run_us=median(lasted) if lasted else None,
+        run_holds=tuple(sorted(lasted[-LAST:])),
+        quick=quick,
     )
     replaced = await _replaced(store, row)
     reasons = explain_queued(scheduler, head, typical, line, view.now, replaced=replaced)

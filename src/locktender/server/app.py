@@ -43,7 +43,9 @@ from locktender.server.api.tenancy import check_tenant, public_health
 from locktender.server.api.token_access import Identified, TokenAccess
 from locktender.server.options import Forwarded, HttpOptions
 from locktender.server.state import STORE_SECONDS, DemandAnswers, Fresh, Health, HealthAnswers
-from locktender.server.ui.live import LIVE, LiveFeed
+from locktender.server.ui.live import LIVE
+from locktender.server.ui.pages import login_form
+from locktender.server.ui.reading import SharedReadings
 from locktender.server.ui.table import missing, ui_endpoints
 from locktender.store.protocol import Store
 
@@ -154,7 +156,7 @@ class App:
         self._metrics = Fresh(self._text, METRICS_SECONDS)
         self._groups = SubmitGroups(core)
         self._followers = Followers(core)
-        self._feed = LiveFeed(core)
+        self._readings = SharedReadings(core)
         page: Callable[[Request], Response] | None = None
         endpoints: dict[str, dict[str, Endpoint]] = {
             "/health": {"GET": guarded(self.health)},
@@ -168,11 +170,11 @@ class App:
             for route in TABLE:
                 found = endpoints.setdefault(f"{PREFIX}{route.path}", {})
                 found[route.method] = endpoint(made, route)
-            for path, methods in login_routes(self._access).items():
+            for path, methods in login_routes(self._access, login_form).items():
                 endpoints[path] = {name: guarded(each) for name, each in methods.items()}
             for path, (body, kind, headers) in _documents().items():
                 endpoints[path] = {"GET": guarded(_fixed(made, body, kind, headers))}
-            endpoints |= ui_endpoints(made, self._feed)
+            endpoints |= ui_endpoints(made, self._readings)
             page = partial(missing, made)
         elif demand:
             endpoints[DEMAND] = {"GET": guarded(self.demand)}
@@ -190,10 +192,11 @@ class App:
     async def stop_streams(self) -> None:
         """Ends the connections that follow events: they would last."""
         await self._followers.close()
-        await self._feed.close()
+        await self._readings.feed.close()
 
     async def close(self) -> None:
         await self._groups.close()
+        await self._readings.close()
         await self._access.close()
         for each in (self._health, self._demand, self._metrics, self._held_up, self._open_runs):
             await each.close()

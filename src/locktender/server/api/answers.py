@@ -22,6 +22,7 @@ from locktender.base.errors import (
     RunFailed,
     StateConflict,
     StoreError,
+    WaitOver,
 )
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -91,6 +92,7 @@ STATUSES: dict[type[LocktenderError], int] = {
     WrongMethod: 405,
     StateConflict: 409,
     DuplicateKey: 409,
+    WaitOver: 409,
     RunFailed: 409,
     LimitChanged: 412,
     TooLarge: 413,

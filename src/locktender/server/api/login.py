@@ -6,6 +6,7 @@ session of the store, which ends after half a day, with `/logout`, and with its 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
 from urllib.parse import parse_qs, quote
 
@@ -29,8 +30,8 @@ MOST_BYTES = 8 * 1024
 HTML = "text/html; charset=utf-8"
 POLICY = {
     "content-security-policy": (
-        "default-src 'none'; style-src 'self'; form-action 'self'; frame-ancestors 'none';"
-        " base-uri 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; form-action 'self';"
+        " frame-ancestors 'none'; base-uri 'none'"
     ),
     # Not no-referrer: with that, browsers send `Origin: null` with a form.
     "referrer-policy": "same-origin",
@@ -56,14 +57,16 @@ def login_page(message: str = "", target: str = "/") -> str:
 """
 
 
-def login_routes(access: Access) -> dict[str, dict[str, Endpoint]]:
-    """Path → method → handler."""
+def login_routes(
+    access: Access, page: Callable[[str, str], str] = login_page
+) -> dict[str, dict[str, Endpoint]]:
+    """Path → method → handler. `page`: the form as HTML, of a message and where to go afterwards."""
 
     async def show_login(request: Request) -> Response:
         target = safe_target(request.query_params.get("next"))
         if not isinstance(access, TokenAccess):
             return _go(target)  # nobody has to log in
-        return raw(login_page("", target).encode(), HTML, 200, POLICY)
+        return raw(page("", target).encode(), HTML, 200, POLICY)
 
     async def log_in(request: Request) -> Response:
         check_same_site(request)
@@ -74,8 +77,8 @@ def login_routes(access: Access) -> dict[str, dict[str, Endpoint]]:
         try:
             session = await access.log_in(form.get("token", "").strip())
         except Unauthorized as error:
-            page = login_page(error.message, target)
-            return raw(page.encode(), HTML, 401, {**POLICY, "www-authenticate": "Bearer"})
+            said = page(error.message, target)
+            return raw(said.encode(), HTML, 401, {**POLICY, "www-authenticate": "Bearer"})
         answer = _go(target)
         _set_cookie(answer, request, session, SESSION_SECONDS)
         return answer

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import logging
-import secrets
 import shlex
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from typing import Any, Literal, cast
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
@@ -28,20 +27,25 @@ from locktender.client.client_async import AsyncClient
 from locktender.client.core import Core
 from locktender.client.run import AsyncRun
 from locktender.client.views import RunInfo, instant
+from locktender.observe.answer import Why
+from locktender.observe.tenants import Own, hidden_why
 from locktender.server.api.answers import (
     Broken,
     Endpoint,
-    Forbidden,
     Malformed,
     TooLarge,
     Unanswered,
+    Unauthorized,
     UnsupportedType,
     status_of,
 )
+from locktender.server.api.login import login_url
 from locktender.server.api.principal import Principal, Scope
 from locktender.server.api.routing import Api
+from locktender.server.api.tenancy import Tenant, check_tenant, own_tags
 from locktender.server.ui import words
 from locktender.server.ui.assets import asset_url
+from locktender.server.ui.reading import SharedReadings
 
 log: logging.Logger = logging.getLogger(__name__)
 POLICY = (
@@ -58,8 +62,6 @@ HEADERS = {
 FORM = "application/x-www-form-urlencoded"
 HTML = "text/html; charset=utf-8"
 MOST_FORM_FIELDS = 200
-_FALLBACK = secrets.token_urlsafe(24)
-"""What forms carry where access has no token of its own: only this machine is served then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,7 @@ class View:
     request: Request
     principal: Principal
     core: Core
+    readings: SharedReadings | None = None
     form: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
@@ -131,10 +134,29 @@ class View:
         return scope in self.principal.scopes
 
     @property
+    def shared(self) -> SharedReadings:
+        """What all pages of this server read together."""
+        if self.readings is None:
+            raise LookupError("a page of an error reads nothing")
+        return self.readings
+
+    @property
     def fragment(self) -> str:
         """The block that htmx asks for; empty: the whole page."""
         headers = self.request.headers
         return headers.get("hx-target", "") if headers.get("hx-request") == "true" else ""
+
+    def own(self, tags: Mapping[str, str]) -> dict[str, Any]:
+        """A filter by tags, bound to those of the principal."""
+        return own_tags(self.principal, tags)
+
+    def hidden(self, whys: Iterable[tuple[int, Why]]) -> list[Why]:
+        """Each with the number of its run; without names of runs that somebody else has."""
+        found = list(whys)
+        if not self.principal.tags:
+            return [why for _, why in found]
+        ids = {why.id for _, why in found}
+        return [hidden_why(why, Own(ids, number)) for number, why in found]
 
     async def now(self) -> datetime:
         return instant(await self.core.store.now())
@@ -151,13 +173,13 @@ class View:
     async def page(self, template: str, *, status: int = 200, **values: Any) -> Response:
         """The page, or the block of it that was asked for."""
         found = templates().get_template(template)
-        given = {**self.shared(), "now": await self.now(), **values}
+        given = {**self.context(), "now": await self.now(), **values}
         block = found.blocks.get(self.fragment)
         if block is None:
             return html(found.render(given), status)
         return html("".join(block(found.new_context(given))), status)
 
-    def shared(self) -> dict[str, Any]:
+    def context(self) -> dict[str, Any]:
         """What every template has."""
         request = self.request
         return {
@@ -174,6 +196,7 @@ class View:
 
     async def done(self, done: Done, status: int = 200) -> Response:
         """The note that an action leaves. The page refreshes itself then."""
+        self.shared.changed()
         answer = await self.page("toast.html", done=done, status=status)
         if done.kind == "good":
             answer.headers["hx-trigger"] = "acted"
@@ -206,6 +229,19 @@ class UiRoute:
     scope: Scope = "read"
 
 
+OWN = ("/runs", "/queue", "/search", "/inbox", "/schedules")
+"""Pages that show a token bound to tags only what is its own."""
+NUMBERS = frozenset({"/", "/pools", "/pools/{pool}", "/limits"})
+"""Pages that show it shared things, without names of others."""
+
+
+def tenant_of(route: UiRoute) -> Tenant:
+    """What a page is to a token that is bound to tags, as routes of the API say it."""
+    if route.path in NUMBERS:
+        return "numbers"
+    return "own" if any(f"{route.path}/".startswith(f"{own}/") for own in OWN) else "none"
+
+
 @cache
 def templates() -> Environment:
     found = Environment(
@@ -228,22 +264,36 @@ def html(text: str, status: int = 200) -> Response:
 
 
 def csrf_token(api: Api, request: Request) -> str:
-    make = cast("Callable[[Request], str] | None", getattr(api.access, "csrf", None))
-    return _FALLBACK if make is None else make(request)
+    """What forms and scripts of this page send with a change; none where nobody has logged in."""
+    try:
+        return api.access.csrf(request)
+    except LocktenderError:
+        return ""
 
 
-def ui_endpoint(api: Api, route: UiRoute) -> Endpoint:
+def login_form(message: str = "", target: str = "/") -> str:
+    return templates().get_template("login.html").render(message=message, target=target)
+
+
+def ui_endpoint(api: Api, route: UiRoute, readings: SharedReadings) -> Endpoint:
     async def call(request: Request) -> Response:
         view: View | None = None
         try:
             principal = api.access.identify(request)
-            view = View(api, request, principal, api.core.acting(principal.name))
+            view = View(
+                api,
+                request,
+                principal,
+                api.core.acting(principal.name, only=principal.tags),
+                readings,
+            )
             principal.check(route.scope)
+            check_tenant(principal, tenant_of(route))
             if route.method == "POST":
                 await _read_form(view)
             return await route.handler(view)
         except LocktenderError as error:
-            if error.code == "unauthorized" or status_of(error) == 401:
+            if isinstance(error, Unauthorized):
                 return _to_login(request)
             return error_page(api, request, _public(error, request), view)
         except TimeoutError:
@@ -283,24 +333,14 @@ async def _form(request: Request, most: int) -> dict[str, str]:
 
 async def _read_form(view: View) -> None:
     view.form = await _form(view.request, view.api.most_bytes)
-    checks = cast("Any", getattr(view.api.access, "check_change", None))
-    if checks is not None:
-        found = checks(view.request, view.principal)
-        if isinstance(found, Awaitable):
-            await found
-    elif not secrets.compare_digest(view.sent("csrf").encode(), _FALLBACK.encode()):
-        raise Forbidden(
-            "this form is not one of this server's pages, or the server was restarted since.",
-            field="csrf",
-            hint="Reload the page and try again.",
-        )
+    view.api.access.check_change(view.request, view.principal, view.form.get("csrf"))
 
 
 def _to_login(request: Request) -> Response:
-    back = urlencode({"next": request.url.path}) if request.method == "GET" else ""
-    where = f"/login?{back}" if back else "/login"
+    asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    where = login_url(asked if request.method == "GET" else "/")
     if request.headers.get("hx-request") == "true":
-        return Response(status_code=401, headers={**HEADERS, "hx-redirect": "/login"})
+        return Response(status_code=401, headers={**HEADERS, "hx-redirect": login_url("/")})
     return RedirectResponse(where, 303, HEADERS)
 
 
@@ -324,7 +364,7 @@ def error_page(
     if view is None:
         view = View(api, request, Principal("", frozenset()), api.core)
     given = {
-        **view.shared(),
+        **view.context(),
         "error": error.as_dict(),
         "status": status,
         "title": TITLES.get(status, "That cannot be done"),

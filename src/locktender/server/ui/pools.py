@@ -1,14 +1,247 @@
-"""Pools."""
+"""Pools: how full each is, who holds its slots and until when, who waits, what it costs, and who changed it."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 from starlette.responses import Response
 
-from locktender.server.ui.pages import UiRoute, View
+from locktender.base.durations import spoken
+from locktender.base.errors import NotFound
+from locktender.base.limits import pool_name
+from locktender.client.client_async import AsyncClient
+from locktender.client.pool_holders import PoolHolder
+from locktender.client.views import PoolInfo, instant
+from locktender.server.api.tenancy import shown_pool
+from locktender.server.ui.pages import Dialog, Done, FormField, UiRoute, View
+from locktender.server.ui.reading import ActiveWork, PoolWaiter
+from locktender.server.ui.words import segment
+
+REASON = FormField("reason", "Why", hint="Kept with the change: who, when, why.")
+MOST_CHANGES = 1_000
+MOST_SHOWN = 20
+
+
+class PoolCard(msgspec.Struct, frozen=True):
+    """A pool with its holders and waiters, as far as the reader may see whose they are."""
+
+    pool: PoolInfo
+    holders: list[PoolHolder]
+    waiters: list[PoolWaiter]
+    hidden: int
+    """Holders of others, who are not shown."""
+
+
+def _card(view: View, work: ActiveWork, pool: PoolInfo) -> PoolCard:
+    def seen(run: str) -> bool:
+        return view.principal.sees(work.tags.get(run, {}))
+
+    holders = work.holders.get(pool.name, [])
+    waiters = work.waiters.get(pool.name, [])
+    shown = [each for each in holders if seen(each.run)]
+    return PoolCard(
+        pool, shown, [each for each in waiters if seen(each.run)], len(holders) - len(shown)
+    )
+
+
+def _shown(view: View, pool: PoolInfo) -> bool:
+    return not view.principal.tags or shown_pool(view.principal, pool) is not None
 
 
 async def show_pools(view: View) -> Response:
-    return await view.page("pools.html")
+    work = await view.shared.work()
+    pools = [pool for pool in work.pools if _shown(view, pool)]
+    cards = [_card(view, work, pool) for pool in pools]
+    bounded = [pool for pool in pools if pool.limit is not None]
+    return await view.page(
+        "pools.html",
+        cards=cards,
+        claimed=sum(pool.used for pool in bounded),
+        total=sum(pool.limit or 0 for pool in bounded),
+        pending=sum(pool.waiting for pool in pools),
+        most=MOST_SHOWN,
+    )
 
 
-ROUTES = (UiRoute("/pools", show_pools),)
+async def show_pool(view: View) -> Response:
+    name = pool_name(view.path("pool"))
+    info = await _current(view, name)
+    if not _shown(view, info):
+        raise NotFound(f"there is no pool {name!r}.", field="pool", got=name)
+    card = _card(view, await view.shared.work(), info)
+    alone = not view.principal.tags
+    gates = {f"{kind}:{name}" for kind in ("pool", "rate", "reserved", "paused")}
+    changes = await view.client.limits.history(MOST_CHANGES) if alone else []
+    costs = await view.shared.costs() if alone else []
+    return await view.page(
+        "pool.html",
+        card=card,
+        pool=info,
+        changes=[each for each in changes if (each.kind, each.name) == ("pool", name)][:MOST_SHOWN],
+        costs=[each for each in costs if each.gate in gates],
+        waiters=[(each, instant(each.since)) for each in card.waiters],
+    )
+
+
+async def _current(view: View, name: str) -> PoolInfo:
+    """From the shared reading; a pool that is not in it is asked for by its name."""
+    found = next((each for each in (await view.shared.work()).pools if each.name == name), None)
+    return found or await view.client.pools.get(name)
+
+
+def _changing(view: View) -> AsyncClient:
+    """A client whose change is stored with its reason, and only if nobody was faster."""
+    version, reason = view.sent("version"), view.sent("reason")
+    return AsyncClient(view.core.acting(view.principal.name, version or None, reason=reason))
+
+
+async def ask_set(view: View) -> Response:
+    name = pool_name(view.path("pool"))
+    pool = await view.client.pools.get(name)
+    limit = -1 if pool.limit is None else pool.limit
+    lease = "" if pool.lease is None else spoken(round(pool.lease * 1_000_000)).replace(" ", "")
+    return await view.dialog(
+        Dialog(
+            f"Set pool {name}",
+            f"In force at once, over all processes, and kept over restarts. {pool.used} slots are in use,"
+            f" {pool.waiting} tasks wait.",
+            "Set",
+            f"/pools/{segment(name)}/set",
+            view.cli("pools", "set", name, limit),
+            view.curl("PUT", f"/pools/{segment(name)}", {"limit": limit}),
+            fields=(
+                FormField("limit", "Slots", "number", str(limit), "−1: unlimited.", required=True),
+                FormField("rate", "Rate", value=pool.rate or "", hint="Starts per time: 60/min. Empty: none."),
+                FormField("burst", "Burst", "number", str(pool.burst or ""), "Starts at once under a rate."),
+                FormField(
+                    "lease", "Lease of a dead holder", value=lease,
+                    hint="30s, 5m. Empty: as long as its worker's lease.",
+                ),
+                REASON,
+            ),
+            hidden={"version": pool.version},
+            notes=("Lowered below what is in use, nothing new starts until enough slots come free.",),
+        )
+    )  # fmt: skip
+
+
+async def set_pool(view: View) -> Response:
+    name = pool_name(view.path("pool"))
+    given: dict[str, Any] = {"limit": number(view.sent("limit"))}
+    given["rate"] = view.sent("rate") or None
+    if given["rate"] and view.sent("burst"):
+        given["burst"] = number(view.sent("burst"))
+    given["lease"] = view.sent("lease") or None
+    await _changing(view).pools.set(name, **given)
+    pool = await view.client.pools.get(name)
+    text = f"Pool {name} is set to {pool.limit_text}; {pool.used} in use, {pool.waiting} waiting."
+    return await view.done(Done(text))
+
+
+def number(text: str) -> Any:
+    """A number where it is one; what is wrong with it is said by whoever checks it."""
+    return int(text) if text.removeprefix("-").isdecimal() and len(text) < 12 else text
+
+
+async def ask_pause(view: View) -> Response:
+    name = pool_name(view.path("pool"))
+    pool = await view.client.pools.get(name)
+    verb, path = ("resume", "resume") if pool.paused else ("pause", "pause")
+    text = (
+        "Tasks that wait for it start again; the limit is as it was before."
+        if pool.paused
+        else "Nothing more that needs it starts. Running tasks keep their slots until they end."
+    )
+    return await view.dialog(
+        Dialog(
+            f"{verb.capitalize()} pool {name}?",
+            text,
+            f"{verb.capitalize()} it",
+            f"/pools/{segment(name)}/{path}",
+            view.cli("pools", verb, name),
+            view.curl("POST", f"/pools/{segment(name)}/{verb}"),
+            fields=(REASON,),
+            hidden={"version": pool.version},
+        )
+    )
+
+
+async def pause_pool(view: View) -> Response:
+    name = pool_name(view.path("pool"))
+    await _changing(view).pools.pause(name)
+    return await view.done(Done(f"Pool {name} is paused."))
+
+
+async def resume_pool(view: View) -> Response:
+    name = pool_name(view.path("pool"))
+    await _changing(view).pools.resume(name)
+    return await view.done(Done(f"Pool {name} goes on."))
+
+
+async def ask_reset(view: View) -> Response:
+    name = pool_name(view.path("pool"))
+    pool = await view.client.pools.get(name)
+    return await view.dialog(
+        Dialog(
+            f"Reset pool {name}?",
+            "It goes back to what code or the settings file declares; unlimited where they declare nothing.",
+            "Reset it",
+            f"/pools/{segment(name)}/reset",
+            view.cli("pools", "reset", name),
+            view.curl("POST", f"/pools/{segment(name)}/reset"),
+            danger=True,
+            fields=(REASON,),
+            hidden={"version": pool.version},
+        )
+    )
+
+
+async def reset_pool(view: View) -> Response:
+    name = pool_name(view.path("pool"))
+    await _changing(view).pools.reset(name)
+    return await view.done(Done(f"Pool {name} is back to what was declared."))
+
+
+async def ask_new(view: View) -> Response:
+    return await view.dialog(
+        Dialog(
+            "Set a pool",
+            "A pool bounds how many steps use a resource at once, over all runs and processes.",
+            "Set",
+            "/pools/-/new",
+            view.cli("pools", "set", "db", 4),
+            view.curl("PUT", "/pools/db", {"limit": 4}),
+            fields=(
+                FormField(
+                    "name", "Name", hint='As steps name it: @step(pool="db").', required=True
+                ),
+                FormField("limit", "Slots", "number", "4", "−1: unlimited.", required=True),
+                REASON,
+            ),
+        )
+    )
+
+
+async def new_pool(view: View) -> Response:
+    name = pool_name(view.sent("name"))
+    await _changing(view).pools.set(name, limit=number(view.sent("limit")))
+    return await view.done(
+        Done(f"Pool {name} is set to {view.sent('limit')}.", f"/pools/{segment(name)}")
+    )
+
+
+ROUTES = (
+    UiRoute("/pools", show_pools),
+    UiRoute("/pools/-/new", ask_new, scope="operate"),
+    UiRoute("/pools/-/new", new_pool, "POST", "operate"),
+    UiRoute("/pools/{pool}", show_pool),
+    UiRoute("/pools/{pool}/set", ask_set, scope="operate"),
+    UiRoute("/pools/{pool}/set", set_pool, "POST", "operate"),
+    UiRoute("/pools/{pool}/pause", ask_pause, scope="operate"),
+    UiRoute("/pools/{pool}/pause", pause_pool, "POST", "operate"),
+    UiRoute("/pools/{pool}/resume", ask_pause, scope="operate"),
+    UiRoute("/pools/{pool}/resume", resume_pool, "POST", "operate"),
+    UiRoute("/pools/{pool}/reset", ask_reset, scope="operate"),
+    UiRoute("/pools/{pool}/reset", reset_pool, "POST", "operate"),
+)

@@ -1,14 +1,174 @@
-"""Queue."""
+"""The queue: who is next, what each waits for, and for how long."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 from starlette.responses import Response
 
-from locktender.server.ui.pages import UiRoute, View
+from locktender.base.errors import InvalidInput
+from locktender.base.ids import MAX_RUNS
+from locktender.client.run_details import nodes_of
+from locktender.client.views import RunInfo, instant
+from locktender.observe.answer import Why
+from locktender.observe.rebuilt import queue_in_order
+from locktender.observe.why_queued import queued_whys
+from locktender.server.api.routing import ApiCall, conflict
+from locktender.server.ui.pages import Dialog, Done, FormField, UiRoute, View
+from locktender.server.ui.words import address
+from locktender.store.protocol import QueueEntry, QueuePlace, Store
+
+PAGE = 50
+MOST_SCANNED = 2_000
+"""Entries that are read for somebody who sees only their own runs."""
+MOST_STEPS = 4
+
+
+class QueuedRow(msgspec.Struct, frozen=True):
+    """One queued run as the page shows it."""
+
+    position: int
+    run: RunInfo
+    why: Why
+    steps: tuple[str, ...]
+    more_steps: int
+
+    @property
+    def paused(self) -> bool:
+        return any(each.gate.startswith("pause") for each in self.why.reasons)
 
 
 async def show_queue(view: View) -> Response:
-    return await view.page("queue.html")
+    after = _place(view)
+    store = view.core.store
+    entries, more = await _page(view, store, after)
+    whys, _ = await queued_whys(store, entries, quick=True)
+    numbers = [entry.run.seq for entry in entries]
+    rows = await _rows(store, entries, view.hidden(zip(numbers, whys, strict=False)))
+    opened, (limits, _) = await store.open_runs(), await store.limits()
+    following = ""
+    if more and entries:
+        last = entries[-1]
+        following = address("/queue", after=last.run.seq, position=last.position)
+    return await view.page(
+        "queue.html",
+        rows=rows,
+        opened=opened,
+        oldest=instant(opened.oldest_at) if opened.oldest_at else None,
+        places=(await view.shared.work()).places,
+        max_runs=limits.max_concurrent_runs,
+        max_active=limits.max_active,
+        runs_paused=limits.runs_paused,
+        fair=None if limits.fair is None else limits.fair.key,
+        next=following,
+        first="/queue" if after else "",
+    )
 
 
-ROUTES = (UiRoute("/queue", show_queue),)
+def _place(view: View) -> QueuePlace | None:
+    run, position = view.query("after"), view.query("position", "0")
+    if not run:
+        return None
+    if not (run.isdecimal() and position.isdecimal() and int(run[:20]) <= MAX_RUNS):
+        raise InvalidInput("this is no place in the queue.", field="after", got=run, hint="/queue")
+    return QueuePlace(int(run), int(position[:18]))
+
+
+async def _page(
+    view: View, store: Store, after: QueuePlace | None
+) -> tuple[list[QueueEntry], bool]:
+    """The entries of one page, and whether more follow."""
+    own = view.principal.tags
+    found = await queue_in_order(store, MOST_SCANNED if own else PAGE + 1, after)
+    if own:
+        found = [each for each in found if view.principal.sees(each.run.tags)]
+    return found[:PAGE], len(found) > PAGE
+
+
+async def _rows(store: Store, entries: list[QueueEntry], whys: list[Why]) -> list[QueuedRow]:
+    graphs: dict[str, list[str]] = {}
+    found: list[QueuedRow] = []
+    for entry, why in zip(entries, whys, strict=False):
+        graph = entry.run.graph
+        if graph not in graphs:
+            graphs[graph] = [node.name for node in await nodes_of(store, graph)] if graph else []
+        steps = graphs[graph]
+        shown = tuple(steps[:MOST_STEPS])
+        found.append(
+            QueuedRow(entry.position, RunInfo.of(entry.run), why, shown, len(steps) - len(shown))
+        )
+    return found
+
+
+async def ask_cancel(view: View) -> Response:
+    _, info = await view.run()
+    ApiCall.refuse_ended(info, "cancelled")
+    return await view.dialog(
+        Dialog(
+            f"Cancel run {info.id[:12]}?",
+            "It leaves the queue and ends cancelled. If it has started meanwhile, it goes on.",
+            "Cancel the run",
+            f"/queue/{info.id}/cancel",
+            view.cli("queue", "cancel", info.id),
+            view.curl("POST", "/queue/cancel", {"ids": [info.id]}),
+            danger=True,
+            fields=(FormField("reason", "Reason", hint="Kept in the history."),),
+        )
+    )
+
+
+async def cancel(view: View) -> Response:
+    run, info = await view.run()
+    asked = await view.client.queue.cancel(run.id, reason=view.sent("reason"))
+    if asked.started or asked.over:
+        raise conflict(
+            info, "has left the queue", "Its page has what can be done with a run that has started."
+        )
+    return await view.done(Done(f"Cancel {asked}: run {run.id[:12]}.", f"/runs/{run.id}"))
+
+
+async def ask_priority(view: View) -> Response:
+    _, info = await view.run()
+    return await view.dialog(
+        Dialog(
+            f"Priority of run {info.id[:12]}",
+            "Of queued runs the one with the higher priority starts first.",
+            "Set the priority",
+            f"/queue/{info.id}/priority",
+            view.cli("queue", "reprioritise", info.id, info.priority + 1),
+            view.curl("PUT", f"/runs/{info.id}/priority", {"priority": info.priority + 1}),
+            fields=(
+                FormField(
+                    "priority",
+                    "Priority",
+                    "number",
+                    str(info.priority),
+                    "−1,000,000 to 1,000,000; 0 where none was given.",
+                    required=True,
+                ),
+            ),
+        )
+    )
+
+
+async def set_priority(view: View) -> Response:
+    run, info = await view.run()
+    asked = await view.client.queue.reprioritise(run.id, _whole(view.sent("priority")))
+    if asked.started or asked.over:
+        raise conflict(info, "has left the queue", "Only a queued run has a place to change.")
+    return await view.done(Done(f"Priority {asked}: run {run.id[:12]}."))
+
+
+def _whole(text: str) -> Any:
+    """As a number where it is one; what is wrong with it is said by whoever checks it."""
+    return int(text) if text.removeprefix("-").isdecimal() and len(text) < 12 else text
+
+
+ROUTES = (
+    UiRoute("/queue", show_queue),
+    UiRoute("/queue/{run}/cancel", ask_cancel, scope="operate"),
+    UiRoute("/queue/{run}/cancel", cancel, "POST", "operate"),
+    UiRoute("/queue/{run}/priority", ask_priority, scope="operate"),
+    UiRoute("/queue/{run}/priority", set_priority, "POST", "operate"),
+)

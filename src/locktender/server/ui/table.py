@@ -10,28 +10,45 @@ from starlette.responses import Response
 from locktender.base.errors import NotFound
 from locktender.server.api.answers import Endpoint, guarded
 from locktender.server.api.routing import Api
-from locktender.server.ui import overview, pools, queue, runs
+from locktender.server.ui import (
+    inbox,
+    limits,
+    overview,
+    pools,
+    queue,
+    run,
+    runs,
+    schedules,
+    workers,
+)
 from locktender.server.ui.assets import PREFIX, serve_asset
-from locktender.server.ui.live import LIVE, LiveFeed, LiveStream
+from locktender.server.ui.live import LIVE, LiveStream
 from locktender.server.ui.pages import UiRoute, error_page, ui_endpoint
+from locktender.server.ui.reading import SharedReadings
 
 PAGES: tuple[UiRoute, ...] = (
     *overview.ROUTES,
     *runs.ROUTES,
     *queue.ROUTES,
     *pools.ROUTES,
+    *limits.ROUTES,
+    *run.ROUTES,
+    *workers.ROUTES,
+    *schedules.ROUTES,
+    *inbox.ROUTES,
 )
 
 
-def ui_endpoints(api: Api, feed: LiveFeed) -> Mapping[str, dict[str, Endpoint]]:
+def ui_endpoints(api: Api, readings: SharedReadings) -> Mapping[str, dict[str, Endpoint]]:
     """Path → method → what answers."""
     found: dict[str, dict[str, Endpoint]] = {}
     for route in PAGES:
-        found.setdefault(route.path, {})[route.method] = ui_endpoint(api, route)
+        found.setdefault(route.path, {})[route.method] = ui_endpoint(api, route, readings)
 
     async def live(request: Request) -> Response:
+        # It says only that something has changed: a token bound to tags may know.
         api.access.identify(request).check("read")
-        return LiveStream(feed)
+        return LiveStream(readings.feed)
 
     found[LIVE] = {"GET": guarded(live)}
     found[f"{PREFIX}/{{mark}}/{{name:path}}"] = {"GET": guarded(serve_asset)}

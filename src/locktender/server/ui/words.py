@@ -34,6 +34,30 @@ def gate_family(gate: str) -> str:
     return _FAMILY_OF.get(kind) or _FAMILY_OF.get(kind.partition("-")[0], "other")
 
 
+_GATE_TEXTS = {
+    "runs": "run places",
+    "tag": "tag {}",
+    "pool": "pool {}",
+    "reserved": "slots kept in {}",
+    "rate": "rate of {}",
+    "throttle": "throttle {}",
+    "paused": "paused {}",
+    "window": "window of {}",
+    "run": "parallel steps of the run",
+    "event": "event {}",
+    "worker": "a free worker",
+    "offer": "an unanswered offer",
+    "key": "another run of its key",
+    "time": "a time",
+}
+
+
+def gate_text(gate: str) -> str:
+    """`tag:tenant=*acme` → tag tenant=acme."""
+    kind, _, name = gate.partition(":")
+    return _GATE_TEXTS.get(kind, gate).format(name.replace("=*", "=")).strip()
+
+
 def duration(value: timedelta | float | None) -> str:
     """`1.3s`, `4m 12s`; seconds where it is a number."""
     if value is None:
@@ -53,6 +77,18 @@ def ago(at: datetime, now: datetime) -> str:
         return "just now"
     whole = timedelta(seconds=abs(passed) // timedelta(seconds=1))
     return f"in {duration(whole)}" if passed < timedelta(0) else f"{duration(whole)} ago"
+
+
+def about(us: int) -> str:
+    """An estimate, not more exact than it is: `~40s`, `~3m`."""
+    seconds = us / 1_000_000
+    if seconds < 1:
+        return "< 1s"
+    if seconds < 90:
+        return f"~{round(seconds)}s"
+    if seconds < 90 * 60:
+        return f"~{round(seconds / 60)}m"
+    return f"~{seconds / 3600:.1f}h" if seconds < 48 * 3600 else f"~{round(seconds / 86400)}d"
 
 
 def iso(at: datetime) -> str:
@@ -78,6 +114,19 @@ def brief(value: float) -> str:
 def share(part: float, whole: float) -> int:
     """Percent, 0 to 100."""
     return 0 if whole <= 0 else max(0, min(100, round(100 * part / whole)))
+
+
+def clock(at: datetime) -> str:
+    """`14:03:07.250`, UTC."""
+    return f"{at:%H:%M:%S}.{at.microsecond // 1000:03d}"
+
+
+def size(value: int) -> str:
+    """`812 B`, `4.1 kB`."""
+    for limit, unit in ((1e6, "MB"), (1e3, "kB")):
+        if value >= limit:
+            return f"{value / limit:.3g} {unit}"
+    return f"{value} B"
 
 
 def plural(number: int, word: str, several: str = "") -> str:
@@ -121,8 +170,11 @@ def tag_text(tags: Mapping[str, Any]) -> str:
 FILTERS: dict[str, Callable[..., Any]] = {
     "duration": duration,
     "duration_us": duration_us,
+    "about": about,
     "ago": ago,
     "iso": iso,
+    "clock": clock,
+    "size": size,
     "count": count,
     "brief": brief,
     "short": short,
@@ -131,6 +183,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "segment": segment,
     "tag_text": tag_text,
     "gate_family": gate_family,
+    "gate_text": gate_text,
 }
 GLOBALS: dict[str, Any] = {
     "address": address,

@@ -92,7 +92,6 @@
     return false;
   };
   if (globalThis.Idiomorph) {
-    Object.assign(Idiomorph.defaults, { ignoreActiveValue: true });
     Object.assign(Idiomorph.defaults.callbacks, { beforeAttributeUpdated: keeps, beforeNodeMorphed: morphs });
   }
 
@@ -173,6 +172,13 @@
     else if (on("[data-dismiss]")) on("[data-toast]").remove();
     else if (event.target instanceof HTMLDialogElement) event.target.close();
   });
+  document.addEventListener("change", (event) => {
+    if (event.target.matches?.("[data-submit]")) event.target.form.requestSubmit();
+  });
+  document.addEventListener("submit", (event) => {
+    // What is empty does not stand in the address.
+    if (event.target.method === "get") for (const each of event.target.elements) if (each.name && !each.value) each.disabled = true;
+  });
   document.addEventListener("htmx:afterSwap", (event) => {
     if (event.detail.target.id === "dialog" && !event.detail.target.open) {
       event.detail.target.showModal();
@@ -188,7 +194,7 @@
     }
   });
   document.addEventListener("acted", () => { $("#dialog")?.close(); last = 0; changed(); setTimeout(changed, 700); });
-  document.addEventListener("htmx:afterSettle", () => { setSkew(); tick(); drawAll(); mark(); });
+  document.addEventListener("htmx:afterSettle", () => { tick(); drawAll(); mark(); });
 
   // -- keyboard ---------------------------------------------------------------------------------
   let row = -1, go = 0;

@@ -1,0 +1,91 @@
+"""The inbox: events and approvals that runs wait for, with a form to answer each."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from starlette.responses import Response
+
+from locktender.base.errors import InvalidInput
+from locktender.client.mailing import EventWaitInfo
+from locktender.client.run import AsyncRun
+from locktender.server.api.reading import number
+from locktender.server.ui.pages import Dialog, Done, UiRoute, View
+from locktender.server.ui.schema_form import example, form_fields, form_value
+
+WAITS_SHOWN = 100
+WAITS_READ = 2_000
+
+
+async def show_inbox(view: View) -> Response:
+    event = view.query("event")
+    found = await view.client.events.waiting(limit=WAITS_READ)
+    names = sorted({each.event for each in found})
+    mine = [each for each in found if not event or each.event == event]
+    if view.principal.tags:
+        seen: dict[str, bool] = {}
+        for run in {each.run for each in mine}:
+            info = await (await view.client.runs.get(run)).info()
+            seen[run] = view.principal.sees(info.tags)
+        mine = [each for each in mine if seen[each.run]]
+        names = sorted({each.event for each in mine})
+    return await view.page(
+        "inbox.html",
+        waits=mine[:WAITS_SHOWN],
+        more=len(mine) - WAITS_SHOWN,
+        cut=len(found) == WAITS_READ,
+        names=names[:20],
+        event=event,
+    )
+
+
+async def _wait(view: View) -> tuple[AsyncRun[Any], EventWaitInfo, dict[str, Any]]:
+    """The wait that the path names, and the schema of its payload."""
+    run, info = await view.run()
+    task = number(view.path("task"), "task")
+    wait = next((each for each in await run.waits() if each.task == task), None)
+    if wait is None:
+        raise InvalidInput(
+            f"run {info.id} does not wait there any more.",
+            field="task",
+            got=task,
+            hint="It was answered, it timed out, or its run has ended.",
+        )
+    graph = await run.graph()
+    nodes = [node for node in graph.nodes if node.event == wait.event]
+    standing = [node for node in nodes if node.tasks.get("requested")] or nodes
+    return run, wait, dict(standing[0].schema) if standing else {}
+
+
+async def ask_answer(view: View) -> Response:
+    run, wait, schema = await _wait(view)
+    payload = example(schema)
+    matched = ", ".join(f"{key}={value}" for key, value in wait.match.items())
+    return await view.dialog(
+        Dialog(
+            f"Send {wait.event}",
+            f"Run {run.id[:12]} of {wait.flow} goes on with this payload as the result of its wait.",
+            "Send",
+            f"/inbox/{run.id}/{wait.task}",
+            view.cli("send", run.id, wait.event, json.dumps(payload, ensure_ascii=False)),
+            view.curl("POST", f"/runs/{run.id}/events", {"event": wait.event, "payload": payload}),
+            fields=form_fields(schema),
+            notes=(f"It waits for events that match {matched}.",) if matched else (),
+        )
+    )
+
+
+async def answer(view: View) -> Response:
+    run, wait, schema = await _wait(view)
+    payload = form_value(schema, view.form)
+    new = await view.client.events.answer(wait.token, payload)
+    text = f"{wait.event} was sent." if new else f"{wait.event} was sent before: nothing changed."
+    return await view.done(Done(text, f"/runs/{run.id}"))
+
+
+ROUTES = (
+    UiRoute("/inbox", show_inbox),
+    UiRoute("/inbox/{run}/{task}", ask_answer, "GET", "submit"),
+    UiRoute("/inbox/{run}/{task}", answer, "POST", "submit"),
+)

@@ -1,0 +1,236 @@
+"""Limits: everything that bounds runs, what each costs in waiting, and who changed what when."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from starlette.responses import Response
+
+from locktender.base.errors import NotFound
+from locktender.base.names import did_you_mean
+from locktender.client.client_async import AsyncClient
+from locktender.client.views import LimitInfo
+from locktender.server.api.tenancy import shown_limit
+from locktender.server.ui.pages import Dialog, Done, FormField, UiRoute, View
+from locktender.server.ui.pools import REASON, number
+from locktender.server.ui.words import segment
+
+MOST_CHANGES = 50
+MEANING = {
+    "max_concurrent_runs": "Runs that execute at once",
+    "max_active": "Queued and running runs together: more are refused",
+    "age_boost": "Waiting so long counts as one priority more",
+    "max_bypass": "How often a task may be overtaken before slots are kept for it",
+    "max_starts_per_cycle": "Runs that start in one decision of the leader",
+    "max_waiting": "Runs that may wait for a time or an event",
+    "placement": "Which worker gets a task",
+    "strict_pools": "Refuse steps whose pool was never set",
+    "topic_retention": "How long events of a topic are kept",
+}
+SETTABLE = frozenset(MEANING)
+
+
+async def show_limits(view: View) -> Response:
+    work = await view.shared.work()
+    found = await view.client.limits.list()
+    alone = not view.principal.tags
+    if not alone:
+        seen = [shown_limit(view.principal, each) for each in found]
+        found = [each for each in seen if each is not None]
+    waiting: Counter[str] = Counter()
+    for each in work.gates:
+        kind, _, counter = each.gate.partition(":")
+        if kind in ("runs", "tag", "paused"):
+            waiting[_rule_name(counter)] += each.waiting
+    return await view.page(
+        "limits.html",
+        main=[each for each in found if each.kind in ("runs", "active", "tag", "fair")],
+        pauses=[each for each in found if each.kind in ("flow", "run")],
+        engine=[each for each in found if each.kind == "engine"],
+        meaning=MEANING,
+        tag_waiting=waiting,
+        work=work,
+        costs=await view.shared.costs() if alone else [],
+        changes=await view.client.limits.history(MOST_CHANGES) if alone else [],
+        settable=SETTABLE,
+    )
+
+
+def _rule_name(counter: str) -> str:
+    """The limit that a counter belongs to: of `tenant=*acme`, one value of a limit for each, `tenant=*`."""
+    key, each, _ = counter.partition("=*")
+    return f"{key}{each}"
+
+
+def meaning_of(limit: LimitInfo) -> str:
+    if limit.kind == "tag":
+        each = limit.name.endswith("=*")
+        return f"Runs with the tag {limit.name}" if not each else "Runs of each value of the tag"
+    if limit.kind == "fair":
+        return "Queued runs take turns by this tag"
+    return MEANING.get(limit.name, "")
+
+
+async def _limit(view: View) -> LimitInfo:
+    name = view.path("limit")
+    found = {each.name: each for each in await view.client.limits.list()}
+    if name not in found:
+        hint = did_you_mean(name, found)
+        raise NotFound(f"there is no limit {name!r}.", field="limit", got=name, hint=hint)
+    return found[name]
+
+
+def _changing(view: View) -> AsyncClient:
+    version, reason = view.sent("version"), view.sent("reason")
+    return AsyncClient(view.core.acting(view.principal.name, version or None, reason=reason))
+
+
+async def ask_set(view: View) -> Response:
+    limit = await _limit(view)
+    name = limit.name
+    if limit.kind == "tag":
+        cli = view.cli("limits", "set", "tag", name, "4")
+        curl = view.curl("PUT", f"/limits/tags/{segment(name)}", {"limit": 4})
+        fields = (
+            FormField("limit", "Runs at once", "number", hint="−1: unlimited; empty: as it is."),
+            FormField("max_active", "Queued and running runs", "number", hint="Empty: as it is."),
+            REASON,
+        )
+    else:
+        plain = limit.value.replace(",", "").partition(" ")[0]
+        cli = view.cli("limits", "set", name, plain)
+        curl = view.curl("PUT", f"/limits/{segment(name)}", {"value": number(plain)})
+        value = "-1" if limit.value == "unlimited" else limit.value.replace(",", "")
+        fields = (FormField("value", "Value", value=value, required=True), REASON)
+    return await view.dialog(
+        Dialog(
+            f"Set {name}",
+            f"{meaning_of(limit)}. It is {limit.value} now. In force at once, over all processes.",
+            "Set",
+            f"/limits/{segment(name)}/set",
+            cli,
+            curl,
+            fields=fields,
+            hidden={"version": limit.version},
+        )
+    )
+
+
+async def set_limit(view: View) -> Response:
+    limit = await _limit(view)
+    limits = _changing(view).limits
+    if limit.kind == "tag":
+        key, equals, value = limit.name.partition("=")
+        each = value == "*"
+        most, active = view.sent("limit"), view.sent("max_active")
+        await limits.set_tag(
+            key,
+            None if each or not equals else value,
+            number(most) if most else None,
+            per_value=each,
+            max_active=number(active) if active else None,
+        )
+    else:
+        await limits.set(limit.name, number(view.sent("value")))
+    return await view.done(Done(f"{limit.name} is {(await _limit(view)).value}."))
+
+
+async def ask_pause(view: View) -> Response:
+    limit = await _limit(view)
+    verb = "resume" if limit.paused else "pause"
+    text = (
+        "Runs that wait for it start again."
+        if limit.paused
+        else "No more runs start under it. Those that execute go on."
+    )
+    named = ("tag", limit.name) if limit.kind == "tag" else (limit.name,)
+    return await view.dialog(
+        Dialog(
+            f"{verb.capitalize()} {limit.name}?",
+            text,
+            f"{verb.capitalize()} it",
+            f"/limits/{segment(limit.name)}/{verb}",
+            view.cli("limits", verb, *named),
+            view.curl("POST", f"/limits/{segment(limit.name)}/{verb}"),
+            fields=(REASON,),
+            hidden={"version": limit.version},
+        )
+    )
+
+
+async def pause_limit(view: View) -> Response:
+    name = view.path("limit")
+    await _changing(view).limits.pause(name)
+    return await view.done(Done(f"{name} is paused."))
+
+
+async def resume_limit(view: View) -> Response:
+    name = view.path("limit")
+    await _changing(view).limits.resume(name)
+    return await view.done(Done(f"{name} goes on."))
+
+
+async def ask_reset(view: View) -> Response:
+    limit = await _limit(view)
+    back = limit.declared or "its default"
+    return await view.dialog(
+        Dialog(
+            f"Reset {limit.name}?",
+            f"It is {limit.value} now and goes back to {back}.",
+            "Reset it",
+            f"/limits/{segment(limit.name)}/reset",
+            view.cli("limits", "reset", limit.name),
+            view.curl("POST", f"/limits/{segment(limit.name)}/reset"),
+            danger=True,
+            fields=(REASON,),
+            hidden={"version": limit.version},
+        )
+    )
+
+
+async def reset_limit(view: View) -> Response:
+    name = view.path("limit")
+    await _changing(view).limits.reset(name)
+    return await view.done(Done(f"{name} is back to what was declared."))
+
+
+async def ask_new_tag(view: View) -> Response:
+    return await view.dialog(
+        Dialog(
+            "Limit runs by a tag",
+            "How many runs with a tag execute at once: tenant=acme bounds one value, tenant=* each for itself.",
+            "Set",
+            "/limits/-/tag",
+            view.cli("limits", "set", "tag", "tenant=*", 2),
+            view.curl("PUT", "/limits/tags/tenant=*", {"limit": 2}),
+            fields=(
+                FormField("rule", "Tag", value="tenant=*", required=True),
+                FormField("limit", "Runs at once", "number", "2", required=True),
+                REASON,
+            ),
+        )
+    )
+
+
+async def new_tag(view: View) -> Response:
+    key, equals, value = view.sent("rule").partition("=")
+    each = value == "*"
+    await _changing(view).limits.set_tag(
+        key, None if each or not equals else value, number(view.sent("limit")), per_value=each
+    )
+    return await view.done(Done(f"Runs with {view.sent('rule')}: {view.sent('limit')} at once."))
+
+
+ROUTES = (
+    UiRoute("/limits", show_limits),
+    UiRoute("/limits/-/tag", ask_new_tag, scope="operate"),
+    UiRoute("/limits/-/tag", new_tag, "POST", "operate"),
+    UiRoute("/limits/{limit}/set", ask_set, scope="operate"),
+    UiRoute("/limits/{limit}/set", set_limit, "POST", "operate"),
+    UiRoute("/limits/{limit}/pause", ask_pause, scope="operate"),
+    UiRoute("/limits/{limit}/pause", pause_limit, "POST", "operate"),
+    UiRoute("/limits/{limit}/resume", ask_pause, scope="operate"),
+    UiRoute("/limits/{limit}/resume", resume_limit, "POST", "operate"),
+    UiRoute("/limits/{limit}/reset", ask_reset, scope="operate"),
+    UiRoute("/limits/{limit}/reset", reset_limit, "POST", "operate"),
+)

@@ -1,0 +1,414 @@
+"""One run: what it waits for, its graph and timeline, tasks, values, logs, where its time went."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
+
+from markupsafe import Markup
+from starlette.responses import Response
+
+from locktender.base.durations import spoken
+from locktender.base.errors import LocktenderError, NotFound
+from locktender.base.ids import run_of
+from locktender.base.states import ENDS, TERMINAL_RUNS, RunState
+from locktender.client.run import AsyncRun
+from locktender.client.run_details import (
+    RunTasks,
+    RunValues,
+    TaskPart,
+    graph_and_tasks,
+    run_values,
+    task_values,
+)
+from locktender.client.views import EventInfo, RunInfo
+from locktender.observe.answer import Why
+from locktender.server.api.reading import number
+from locktender.server.api.routing import conflict
+from locktender.server.ui.graph_svg import svg
+from locktender.server.ui.pages import HEADERS, Dialog, Done, FormField, UiRoute, View
+from locktender.server.ui.words import FAMILIES
+
+TABS = {
+    "": "Overview",
+    "tasks": "Tasks",
+    "values": "Input and result",
+    "logs": "Logs",
+    "time": "Where the time went",
+    "slots": "Queue and slots",
+}
+GROUPS = {
+    "": "all",
+    "running,scheduled": "running",
+    "requested,pending": "waiting",
+    "failed,timed_out,abandoned": "failed",
+    "completed": "done",
+    "skipped,cancelled": "skipped or cancelled",
+}
+"""Of states, in the filter of tasks."""
+KINDS = {kind: family for family, (_, kinds) in FAMILIES.items() for kind in kinds.split()}
+"""Of gates, for the timeline: the same colours and patterns as everywhere."""
+TASKS_SHOWN = 50
+LINES_SHOWN = 500
+EVENTS_SHOWN = 200
+MANY_TASKS = 20_000
+"""Beyond it what reads every event of a run is not shown on a page."""
+LINE_CHARS = 76
+SHOWN_CHARS = 6_000
+"""Of a value; the rest can be downloaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownValue:
+    """A value as JSON for people, cut."""
+
+    text: str
+    bytes: int
+    cut: bool
+    href: str
+
+
+def pretty(value: Any, indent: str = "") -> str:
+    """JSON with one line per member; lists of plain values share lines."""
+    if isinstance(value, dict) and value:
+        members = cast("dict[str, Any]", value).items()
+        parts = [f"{_plain(key)}: {pretty(each, indent + '  ')}" for key, each in members]
+    elif isinstance(value, list) and value:
+        items = cast("list[Any]", value)
+        if not any(isinstance(each, dict | list) for each in items):
+            return _list([_plain(each) for each in items], indent)
+        parts = [pretty(each, indent + "  ") for each in items]
+    else:
+        return _plain(value)
+    first, last = "{}" if isinstance(value, dict) else "[]"
+    inner = f",\n{indent}  ".join(parts)
+    return f"{first}\n{indent}  {inner}\n{indent}{last}"
+
+
+def _plain(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _list(items: list[str], indent: str) -> str:
+    lines = [""]
+    for place, item in enumerate(items, 1):
+        text = item if place == len(items) else f"{item}, "
+        if lines[-1] and len(lines[-1]) + len(text) > LINE_CHARS:
+            lines.append("")
+        lines[-1] += text
+    if len(lines) == 1:
+        return f"[{lines[0]}]"
+    inner = f"\n{indent}  ".join(line.rstrip() for line in lines)
+    return f"[\n{indent}  {inner}\n{indent}]"
+
+
+def shown_value(raw: bytes | None, href: str) -> ShownValue | None:
+    if raw is None:
+        return None
+    text = raw[: 40 * SHOWN_CHARS].decode(errors="replace")
+    if len(raw) <= 40 * SHOWN_CHARS:
+        try:
+            text = pretty(json.loads(raw))
+        except (ValueError, RecursionError):
+            text = raw.decode(errors="replace")
+    return ShownValue(text[:SHOWN_CHARS], len(raw), len(text) > SHOWN_CHARS, href)
+
+
+async def show_run(view: View) -> Response:
+    run, info = await view.run()
+    tab = view.query("tab")
+    tab = tab if tab in TABS else ""
+    ended = info.state in TERMINAL_RUNS
+    why = None if ended else await _why(run)
+    asked = view.query("state")
+    states = tuple(each for each in asked.split(",") if each) if asked in GROUPS else ()
+    after = number(view.query("after", "0"), "after")
+    part = TaskPart(view.query("step"), states, after, TASKS_SHOWN)
+    tasks = await graph_and_tasks(view.core, run.id, part)
+    values: dict[str, Any] = {}
+    if tab == "values":
+        found = await run_values(view.core, run.id)
+        values["given"] = shown_value(found.input, f"/runs/{run.id}/input.json")
+        values["returned"] = shown_value(found.output, f"/runs/{run.id}/result.json")
+    elif tab == "logs":
+        values["lines"] = (await run.logs(limit=10_000))[-LINES_SHOWN:]
+    elif tab == "time" and sum(tasks.counts.values()) <= MANY_TASKS:
+        values["blame"] = await run.blame() if info.state != RunState.SUBMITTED else None
+    elif tab == "slots" and sum(tasks.counts.values()) <= MANY_TASKS:
+        events = [each for each in await run.events() if each.slot or each.subject != "task"]
+        values["events"] = [slot_line(each) for each in events[-EVENTS_SHOWN:]]
+        values["more_events"] = len(events) - EVENTS_SHOWN
+    elif tab == "":
+        values["graph"] = Markup(svg(tasks.graph, run.id))  # noqa: S704 escaped by graph_svg
+    defaults: dict[str, Any] = dict.fromkeys(
+        ("given", "returned", "lines", "blame", "events", "graph", "more_events")
+    )
+    values = {**defaults, **values, "info": info, "tab": tab, "why": why, "tasks": tasks}
+    values |= {
+        "families": KINDS,
+        "origin": origin(view),
+        "tabs": TABS,
+        "groups": GROUPS,
+        "waits": _waits(why),
+        "part": part,
+        "asked": asked if asked in GROUPS else "",
+        "paused": await _paused(view, info),
+        "ended": ended,
+        "may_retry": ended or info.state == RunState.HELD,
+        "done": _done(tasks),
+        "many": sum(tasks.counts.values()) > MANY_TASKS,
+    }
+    return await view.page("run.html", status=200, **values)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLine:
+    """A change of the run's place, or of slots of one of its tasks."""
+
+    at: datetime
+    who: str
+    what: str
+    kind: str
+    gate: str
+    details: str
+
+
+_SLOT_KINDS = {"claimed": "on", "expired": "bad", "waiting": "warn"}
+
+
+def slot_line(event: EventInfo) -> SlotLine:
+    data = event.data
+    who = event.name or "the run"
+    who = who if event.index is None else f"{who}[{event.index}]"
+    what = event.slot or f"{event.subject} {event.after}"
+    if event.slot and event.slot != "waiting":
+        what = f"slots {event.slot}"
+    gate = str(data.get("gate", event.after)) if event.slot == "waiting" else ""
+    parts: list[str] = []
+    if event.slot == "waiting" and "limit" in data:
+        parts.append(
+            f"{data.get('used', 0)} of {data['limit']} in use, {data.get('need', 1)} needed"
+        )
+    slots = data.get("pools") if event.slot == "claimed" else data.get("released")
+    if slots:
+        parts.append(", ".join(f"{pool} {count}" for pool, count in slots.items()))
+    if event.slot == "claimed":
+        parts.append(f"on {data.get('worker', '')}, waited {spoken(int(data.get('waited_us', 0)))}")
+    if data.get("waits") and not event.slot:
+        waits = ", ".join(f"{each} {spoken(int(us))}" for each, us in data["waits"].items())
+        parts.append(f"waited: {waits}")
+    if data.get("reason"):
+        parts.append(str(data["reason"]))
+    return SlotLine(
+        event.at, who, what.replace("_", " "), _SLOT_KINDS.get(event.slot or "", ""), gate,
+        "; ".join(parts),
+    )  # fmt: skip
+
+
+def origin(view: View) -> str:
+    return f"{view.request.url.scheme}://{view.request.url.netloc}"
+
+
+async def _why(run: AsyncRun[Any]) -> Why | None:
+    """None where it ends this moment, or cannot be explained."""
+    try:
+        return await run.why()
+    except (NotFound, LookupError):
+        return None
+
+
+async def _paused(view: View, info: RunInfo) -> bool:
+    """Whether it is paused itself: a pause of its flow is not resumed here."""
+    if info.state in TERMINAL_RUNS:
+        return False
+    limits, _ = await view.core.store.limits()
+    return info.number in limits.paused_runs
+
+
+def _waits(why: Why | None) -> dict[str, str]:
+    """Step → what its tasks wait for, in the words of `why`."""
+    if why is None:
+        return {}
+    found = {group.step: "; ".join(each.text for each in group.reasons) for group in why.waiting}
+    return found | {step: offer.text(why.now) for step, offer in why.offered.items()}
+
+
+def _done(tasks: RunTasks) -> int:
+    return sum(count for state, count in tasks.counts.items() if state in ENDS)
+
+
+async def show_task(view: View) -> Response:
+    run, info = await view.run()
+    wanted = number(view.path("task"), "task")
+    if run_of(wanted) != info.number:
+        raise NotFound(f"run {run.id} has no task {wanted}.", field="task", got=wanted)
+    task, values = await task_values(view.core, run.id, wanted)
+    why = None
+    if task.state not in ENDS and info.state not in TERMINAL_RUNS:
+        try:
+            why = await view.client.why(wanted)
+        except LocktenderError:
+            why = None  # it ended meanwhile
+    return await view.page(
+        "task.html",
+        origin=origin(view),
+        info=info,
+        task=task,
+        why=why,
+        given=shown_value(values.input, f"/runs/{run.id}/tasks/{wanted}/input.json"),
+        returned=shown_value(values.output, f"/runs/{run.id}/tasks/{wanted}/result.json"),
+        lines=(await run.logs(wanted, limit=10_000))[-LINES_SHOWN:],
+        ended=info.state in TERMINAL_RUNS,
+    )
+
+
+def _download(values: RunValues, view: View, name: str) -> Response:
+    raw = values.input if view.path("which") == "input" else values.output
+    if raw is None or view.path("which") not in ("input", "result"):
+        raise NotFound("there is no such value.", field="path", got=view.request.url.path)
+    shown = {**HEADERS, "content-disposition": f'attachment; filename="{name}"'}
+    return Response(raw, headers=shown, media_type="application/json")
+
+
+async def download_value(view: View) -> Response:
+    run, _ = await view.run()
+    return _download(
+        await run_values(view.core, run.id), view, f"{run.id}-{view.path('which')[:6]}.json"
+    )
+
+
+async def download_task_value(view: View) -> Response:
+    run, info = await view.run()
+    wanted = number(view.path("task"), "task")
+    if run_of(wanted) != info.number:
+        raise NotFound(f"run {run.id} has no task {wanted}.", field="task", got=wanted)
+    _, values = await task_values(view.core, run.id, wanted)
+    return _download(values, view, f"task-{wanted}-{view.path('which')[:6]}.json")
+
+
+# -- actions ---------------------------------------------------------------------------------------
+
+
+def _refuse(info: RunInfo, verb: str, ended: bool) -> None:
+    if (info.state in TERMINAL_RUNS) != ended and info.state != RunState.HELD:
+        raise conflict(info, f"is {info.state}: it cannot be {verb}", "Reload the page.")
+
+
+async def ask_cancel(view: View) -> Response:
+    run, info = await view.run()
+    return await view.dialog(
+        Dialog(
+            "Cancel this run?",
+            f"Nothing more of it starts. Steps that run are asked to stop, clean-up steps of {info.flow} run.",
+            "Cancel the run",
+            f"/runs/{run.id}/cancel",
+            view.cli("runs", "cancel", run.id, "--reason", "wrong input"),
+            view.curl("POST", f"/runs/{run.id}/cancel", {"reason": "wrong input"}),
+            danger=True,
+            fields=(
+                FormField("reason", "Reason", hint="Kept in the history."),
+                FormField("force", "Without clean-up steps", "check"),
+            ),
+        )
+    )
+
+
+async def cancel(view: View) -> Response:
+    run, info = await view.run()
+    _refuse(info, "cancelled", ended=False)
+    await run.cancel(view.sent("reason"), force=bool(view.sent("force")))
+    return await view.done(Done("The run is being cancelled."))
+
+
+async def ask_retry(view: View) -> Response:
+    run, info = await view.run()
+    step = view.query("step")
+    tasks = await graph_and_tasks(view.core, run.id, TaskPart(limit=1))
+    steps = [node.name for node in tasks.graph.nodes if node.wait is None]
+    failed = info.state != RunState.SUCCEEDED
+    choices = [("", "what has not succeeded")] if failed else []
+    choices += [(each, f"{each} and all that follow it") for each in steps]
+    given = ["--from", step] if step else []
+    body = {"from_step": step} if step else {}
+    return await view.dialog(
+        Dialog(
+            f"Run again from {step}" if step else "Run again",
+            "The run is queued again, with the same id. Steps that are not run again keep their results.",
+            "Queue it again",
+            f"/runs/{run.id}/retry",
+            view.cli("runs", "retry", run.id, *given),
+            view.curl("POST", f"/runs/{run.id}/retry", body),
+            fields=(
+                FormField("from_step", "Run again", "choice", step, choices=tuple(choices[:500])),
+            ),
+        )
+    )
+
+
+async def retry(view: View) -> Response:
+    run, info = await view.run()
+    _refuse(info, "run again", ended=True)
+    await run.retry(from_step=view.sent("from_step") or None)
+    return await view.done(Done("The run is queued again."))
+
+
+async def ask_pause(view: View) -> Response:
+    run, _ = await view.run()
+    return await view.dialog(
+        Dialog(
+            "Pause this run?",
+            "Nothing more of it starts; steps that run go on. It holds no place meanwhile.",
+            "Pause the run",
+            f"/runs/{run.id}/pause",
+            view.cli("runs", "pause", run.id, "--reason", "waits for the new key"),
+            view.curl("POST", f"/runs/{run.id}/pause", {"reason": "waits for the new key"}),
+            fields=(FormField("reason", "Reason", hint="Shown wherever the run is explained."),),
+        )
+    )
+
+
+async def pause(view: View) -> Response:
+    run, info = await view.run()
+    _refuse(info, "paused", ended=False)
+    await run.pause(view.sent("reason"))
+    return await view.done(Done("The run is paused."))
+
+
+async def ask_resume(view: View) -> Response:
+    run, _ = await view.run()
+    return await view.dialog(
+        Dialog(
+            "Resume this run?",
+            "It takes its place in the queue again and goes on where it stopped.",
+            "Resume the run",
+            f"/runs/{run.id}/resume",
+            view.cli("runs", "resume", run.id),
+            view.curl("POST", f"/runs/{run.id}/resume"),
+        )
+    )
+
+
+async def resume(view: View) -> Response:
+    run, info = await view.run()
+    _refuse(info, "resumed", ended=False)
+    await run.resume()
+    return await view.done(Done("The run goes on."))
+
+
+def _action(name: str, ask: Any, do: Any) -> tuple[UiRoute, UiRoute]:
+    path = f"/runs/{{run}}/{name}"
+    return UiRoute(path, ask, "GET", "operate"), UiRoute(path, do, "POST", "operate")
+
+
+ROUTES = (
+    UiRoute("/runs/{run}", show_run),
+    UiRoute("/runs/{run}/tasks/{task}", show_task),
+    UiRoute("/runs/{run}/{which}.json", download_value),
+    UiRoute("/runs/{run}/tasks/{task}/{which}.json", download_task_value),
+    *_action("cancel", ask_cancel, cancel),
+    *_action("retry", ask_retry, retry),
+    *_action("pause", ask_pause, pause),
+    *_action("resume", ask_resume, resume),
+)
