@@ -21,6 +21,7 @@ from contextlib import suppress
 import msgspec
 import psutil
 
+from locktender.base.config import FOR_BODIES
 from locktender.worker.executors.attempts import RunningAttempt
 from locktender.worker.executors.child_protocol import (
     READY,
@@ -83,7 +84,7 @@ class Child:
                     stdin=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(), deadline_fd, *keep_fds),
                     start_new_session=True,
-                    env=marked_environment(self.mark),
+                    env={**marked_environment(self.mark), **FOR_BODIES},
                 )
             except BaseException:
                 self._socket.close()
