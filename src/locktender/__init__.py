@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from locktender.flows.waits import sleep, sleep_until, wait_event
     from locktender.observe.answer import Why
     from locktender.provision.protocol import Capacity, Provisioned, Provisioner
+    from locktender.store.stored_files import StoredFile
     from locktender.worker.executors.current import Current, current
 
 _HOMES = {
@@ -125,6 +126,7 @@ _HOMES = {
     "flows.steps": ("AsyncStep", "Fatal", "Retry", "Step", "step"),
     "observe.why": ("Why",),
     "provision.protocol": ("Capacity", "Provisioned", "Provisioner"),
+    "store.stored_files": ("StoredFile",),
     "worker.executors.current": ("Current", "current"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -180,6 +182,7 @@ __all__ = [
     "StoreBusy",
     "StoreError",
     "StoreUnreachable",
+    "StoredFile",
     "StubbornInfo",
     "Submission",
     "TaskInfo",

@@ -85,7 +85,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "bad priority": (["submit", "flows.py:build", "--priority", "high"], "whole number"),
     "bad on_duplicate": (["submit", "flows.py:build", "--on-duplicate", "x"], "one of attach"),
     "duplicate of nothing": (["run", "flows.py:build", "--on-duplicate", "attach"], "needs a key"),
-    "planned setting": (["run", "flows.py:build", "--set", "blob_url=x"], "not available yet"),
+    "no url": (["run", "flows.py:build", "--set", "blob_url=x"], "blob_url must be a url"),
     # looking
     "events 0": (["events", "-n", "0"], "limit must be 1 or more"),
     "events -1": (["events", "-n", "-1"], "limit must be 1 or more"),

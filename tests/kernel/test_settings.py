@@ -498,12 +498,3 @@ def test_without_a_file_no_toml_parser_is_imported(tmp_path: Path):
     )
 
     assert done.stdout.strip() == "False"
-
-
-@pytest.mark.parametrize("how", ["file", "environment", "override"])
-def test_a_setting_that_is_only_planned_is_refused(tmp_path: Path, how: str):
-    (tmp_path / "locktender.toml").write_text('blob_url = "s3://b"\n' if how == "file" else "")
-    environ = {"LOCKTENDER_BLOB_URL": "s3://b"} if how == "environment" else {}
-    overrides = {"blob_url": "s3://b"} if how == "override" else {}
-    with pytest.raises(InvalidSettings, match="blob_url is not available yet in this version"):
-        load(tmp_path, environ, overrides)

@@ -126,8 +126,9 @@ PREFIX = "LOCKTENDER_"
 OTHER_VARIABLES = ("LOCKTENDER_TEST_", tracebacks.VARIABLE)
 """Variables that are not settings: what the tests are pointed at, and what errors show."""
 
-NOT_YET = ("blob_url",)
-"""Keys that are planned: setting one is refused, because it would have no effect."""
+
+FOR_BODIES: dict[str, str] = {}
+"""Variables of the processes that run bodies, beside those of this process."""
 
 
 def cores() -> int:
@@ -204,6 +205,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     dispatch_deadline_us: int = microseconds("4h")
 
     # values
+    blob_url: str = ""
+    """Where values over `blob_over` are stored, as a url of fsspec; empty: in the store."""
     blob_over_bytes: int = 256 * 1024
     max_value_bytes: int = 2 * 1024 * 1024
     """A value above it is refused."""
@@ -374,12 +377,6 @@ def known_key(
     if known is not None:
         raise InvalidSettings(
             f"{where}: {key} is not a limit.", field=key, hint="Move it out of [limits]."
-        )
-    if key in NOT_YET:
-        raise InvalidSettings(
-            _at(where, f"{key} is not available yet in this version."),
-            field=key,
-            hint="Leave it out: values up to max_value are kept in the store.",
         )
     candidates = [*(each for each in KEYS if KEYS[each].limit or not limits_only), *extra]
     raise InvalidSettings(

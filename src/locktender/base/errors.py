@@ -85,6 +85,17 @@ class InvalidInput(LocktenderError):
         return f"{text} {self.hint}" if self.hint else text
 
 
+class WaitOver(InvalidInput):
+    """The wait that a token answers has ended; `state` is the state of its run."""
+
+    code = "wait_over"
+    state: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """With the state."""
+        return {**super().as_dict(), "state": self.state}
+
+
 class InvalidFlow(InvalidInput):
     """A flow whose graph cannot run: a cycle, an unknown dependency, a window of 0 …"""
 

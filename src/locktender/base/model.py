@@ -45,6 +45,8 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.type}: {self.message}"
 
 
+MISSING_VALUE: Final = "missing_value"
+"""The type of a failure that holds the run: a large value that it needs is gone, or has other content."""
 RUN_AGAIN: Final = Failure("again", "a retry runs it again", retryable=False)
 """The error of an ended task that the next start of its run takes as not done."""
 

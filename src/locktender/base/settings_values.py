@@ -348,6 +348,7 @@ def _keys() -> dict[str, Key]:
             limit=True),
         Key("placement", "placement", _one_of("placement", PLACEMENTS), limit=True),
         Key("strict_pools", "strict_pools", _flag("strict_pools"), limit=True),
+        Key("blob_url", "blob_url", _text("blob_url")),
         Key("blob_over", "blob_over_bytes", _size("blob_over"), int),
         Key("max_value", "max_value_bytes", _size("max_value"), int),
     ]  # fmt: skip

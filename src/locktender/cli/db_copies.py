@@ -69,6 +69,8 @@ def copy(
         return 1 if violations else 0
     rows = ", ".join(f"{copied.rows[table]:,} {name}" for table, name in NAMES.items())
     shell.say(f"copied {rows}")
+    if where := shell.settings().blob_url:
+        shell.say(f"large values at {escape(where)} are not copied: the copy reads them there")
     if copied.renumbered:
         shell.say(
             "[dim]rows of history have numbers of their own in the copy, in the same order[/]"
@@ -96,7 +98,8 @@ def backup(
     from locktender.cli.tables import size
     from locktender.store.sqlite.backup import back_up
 
-    url = shell.settings().url
+    settings = shell.settings()
+    url = settings.url
     if "://" in url:
         from locktender.store.postgres.options import parse
 
@@ -108,7 +111,12 @@ def backup(
             hint=f"pg_dump --format=custom --schema={options.schema} --file={quote(file)}"
             f" {quote(options.dump_url)}",
         )
-    done = back_up(url, file)
+    if settings.blob_url:
+        from locktender.store.blob_url import BlobPlace
+
+        done = back_up(url, file, None, BlobPlace(settings.blob_url).has)
+    else:
+        done = back_up(url, file)
     violations = _check_copy(shell, done.file)
     if shell.json:
         shell.data({**asdict(done), "violations": len(violations)})
@@ -119,6 +127,10 @@ def backup(
     )
     if done.blobs:
         shell.say(f"wrote {escape(done.blobs_folder)}: {done.blobs:,} large values; keep it beside")
+    if done.elsewhere:
+        shell.say(
+            f"{done.elsewhere:,} large values stay at {escape(settings.blob_url)}: keep them too"
+        )
     _say_checked(shell, violations)
     return 1 if violations else 0
 

@@ -246,6 +246,7 @@ class Core:
         """The limits as they were last read, and when: see `submit.check_pools`."""
         self.version: str | None = None
         self.only: Mapping[str, str] = {}
+        self.acts_for_another = False
         self.reason: str = ""
         """Recorded with changes of limits."""
         self._more = more
@@ -395,7 +396,7 @@ class Core:
         reason   kept with changes of limits; default none
         """
         other = copy(self)
-        other.who, other.version = who, version
+        other.who, other.version, other.acts_for_another = who, version, True
         other.only, other.reason = only or self.only, reason
         return other
 

@@ -36,6 +36,7 @@ from locktender.flows.flows import Flow
 from locktender.flows.registry import refuse_while_importing, registry
 from locktender.flows.trace import Traced, trace
 from locktender.observe import tracing
+from locktender.store.blob_values import FILE_MARK
 from locktender.store.protocol import Submit, Submitted
 from locktender.store.retry import repeated
 
@@ -333,4 +334,11 @@ def _check_all(core: Core, graphs: Sequence[Graph], limits: Limits) -> None:
 async def _put_away(core: Core, raw: bytes) -> bytes:
     if len(raw) <= core.settings.blob_over_bytes:
         return raw
+    if FILE_MARK in raw:
+        raise InvalidInput(
+            f"arguments that name files may have {core.settings.blob_over_bytes:,} bytes (blob_over);"
+            f" these have {len(raw):,}.",
+            field="params",
+            hint="Hand over fewer files, or store one file with all of them.",
+        )
     return codec.blob_ref(await core.store.put_blob(raw), len(raw))

@@ -210,6 +210,11 @@ async def note_use(core: Core, ids: Sequence[str]) -> None:
     await core.store.use_tokens(ids)
 
 
+async def claim_keys(core: Core, bodies: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Idempotency-Key → the body that came first with it."""
+    return await core.store.claim_keys(bodies)
+
+
 async def open_session(core: Core, token: TokenRow, seconds: float) -> str:
     """What a browser's cookie holds. The session has the rights of the token, and ends with it."""
     made, secret = _new_id(), secrets.token_urlsafe(32)

@@ -14,6 +14,7 @@ import msgspec
 from locktender.base import ids
 from locktender.base.changes import RunEnd, RunMark, TaskRow
 from locktender.base.durations import spoken
+from locktender.base.errors import NotFound
 from locktender.base.events import Change
 from locktender.base.graph import Graph, Node
 from locktender.base.model import Failure, RunRow
@@ -36,6 +37,15 @@ def reason_of(row: RunRow) -> str:
         return failure_of(row.error).message
     except (msgspec.MsgspecError, UnicodeError):
         return row.unreadable or "its error cannot be read"
+
+
+_MISSING = b'{"type":"missing_value",'
+
+
+def check_failure(error: bytes) -> None:
+    """Raises for an attempt that could not get a large value: its run is held, as one that cannot be read."""
+    if error.startswith(_MISSING):
+        raise NotFound(failure_of(error).message, field="blob")
 
 
 class HeldRuns:

@@ -20,7 +20,7 @@ from locktender.kernel.commit_builder import CommitBuilder, Cycle
 from locktender.kernel.demand import Demand
 from locktender.kernel.entries import QueuedRun, TaskEntry
 from locktender.kernel.grants import Calls, GrantWriter, write_sets
-from locktender.kernel.held_runs import HeldRuns
+from locktender.kernel.held_runs import HeldRuns, check_failure
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.lifecycle import Defaults, Lifecycle, failure_of, short
 from locktender.kernel.pauses import Pauses
@@ -311,6 +311,8 @@ class Scheduler:
             self.stale_facts += 1
             return False
         self.ledger.now, self.lifecycle.at_run = now, entry.run.seq
+        if error is not None:
+            check_failure(error)
         before = entry.state
         if state == TaskState.HANDED_BACK and error is not None:
             # For a worker that ended with the body inside: as if it had been lost at that moment.

@@ -24,6 +24,7 @@ from locktender.provision.protocol import Capacity, Provisioner
 
 KINDS: dict[str, str] = {
     "command": "locktender.provision.command:CommandWorkers",
+    "ray": "locktender.provision.ray_workers:RayWorkers",
     "kubernetes": "locktender.provision.kubernetes:KubernetesWorkers",
 }
 """`kind` of `[provisioner]` → the class of its options; called with the settings it makes the provisioner."""

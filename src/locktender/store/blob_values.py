@@ -23,6 +23,8 @@ from locktender.store.retry import retry_while_away
 T = TypeVar("T")
 PAUSE_SECONDS = 0.2
 _BLOB = b'"$locktender.blob"'
+FILE_MARK = b'"$locktender.blob_file":'
+"""Of a `StoredFile` in a value."""
 
 
 async def open_values(store: StoreBase, row: RunRow) -> RunRow:

@@ -42,7 +42,22 @@ def settings_for(url: Url | None, overrides: Mapping[str, object]) -> Settings:
 def store_for(settings: Settings) -> Store:
     """The store that `settings.url` names, not opened yet."""
     url = settings.url
+    if settings.blob_url:
+        return _with_blobs(url, settings.blob_url)
     return _postgres().PostgresStore(url) if _is_postgres(url) else SqliteStore(url)
+
+
+def _with_blobs(url: str, blob_url: str) -> Store:
+    # Only here: fsspec is an extra, and slow to import.
+    from locktender.store import stored_files  # noqa: PLC0415
+    from locktender.store.blob_url import BlobPlace  # noqa: PLC0415
+    from locktender.store.blobs_elsewhere import SqliteBlobsElsewhere  # noqa: PLC0415
+
+    kind = _postgres().PostgresBlobsElsewhere if _is_postgres(url) else SqliteBlobsElsewhere
+    store = kind(url)
+    store.blob_place = BlobPlace(blob_url)
+    stored_files.use(blob_url)
+    return store
 
 
 def place_for(url: str) -> StorePlace:

@@ -31,8 +31,9 @@ MAX_BATCH_TASKS = 20_000
 BLOB_GRACE_US = 3_600 * SECOND
 MAX_NAMES = 50_000
 """Of graphs, and of blobs, in memory at one time. All runs are read once for each so many."""
-MARKER = b'"$locktender.blob"'
-_DIGEST = re.compile(rb'"\$locktender\.blob"\s*:\s*\{\s*"digest"\s*:\s*"([0-9a-f]{64})"')
+MARKER = b'"$locktender.blob'
+"""Of values and of files (`stored_files.py`)."""
+_DIGEST = re.compile(rb'"\$locktender\.blob(?:_file)?"\s*:\s*\{\s*"digest"\s*:\s*"([0-9a-f]{64})"')
 PARTS = (
     *("tasks", "logs", "inputs", "mail", "mail_taken", "event_waits", "orders", "events", "runs"),
 )

@@ -11,7 +11,7 @@ from locktender.base.changes import End
 from locktender.base.errors import LocktenderError
 from locktender.base.model import Failure, LogRow
 from locktender.base.states import TaskState
-from locktender.store.blob_values import BlobValues
+from locktender.store.blob_values import FILE_MARK, BlobValues
 from locktender.store.protocol import Store
 from locktender.worker.executors.protocol import Attempt, Outcome
 from locktender.worker.reports import LogReports
@@ -70,8 +70,16 @@ class AttemptEnds:
         else:
             self._end(attempt, outcome, state)
 
-    def refuse(self, task: int, token: int, message: str, *, retryable: bool = True) -> None:
-        error = _dump(Failure("internal", f"internal: {message}", retryable=retryable))
+    def refuse(
+        self,
+        task: int,
+        token: int,
+        message: str,
+        *,
+        retryable: bool = True,
+        kind: str = "internal",
+    ) -> None:
+        error = _dump(Failure(kind, f"{kind}: {message}", retryable=retryable))
         self.deliver(task, token, TaskState.FAILED, error=error)
 
     def deliver(
@@ -98,6 +106,11 @@ class AttemptEnds:
     def _end(self, attempt: Attempt, outcome: Outcome, state: str) -> None:
         output = outcome.output
         if output is not None and len(output) > self._blob_over_bytes:
+            if FILE_MARK in output:
+                # The sweep reads rows alone: it would not find files that a large value names.
+                message = f"the result names files and has more than {self._blob_over_bytes:,} bytes (blob_over)"
+                self.refuse(attempt.task, attempt.token, message, retryable=False)
+                return
             self._background.start(self._put_blob(attempt, output), "store a large result")
             return
         error = None if outcome.failure is None else _dump(outcome.failure)

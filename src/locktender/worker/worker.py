@@ -22,9 +22,9 @@ from locktender.base.background import BackgroundTasks
 from locktender.base.changes import End, Order
 from locktender.base.clock import SECOND, Clock
 from locktender.base.config import Settings
-from locktender.base.errors import LocktenderError
+from locktender.base.errors import LocktenderError, NotFound
 from locktender.base.graph import Node
-from locktender.base.model import WorkerRow
+from locktender.base.model import MISSING_VALUE, WorkerRow
 from locktender.base.states import TaskState
 from locktender.flows.by_name import named_code, step_for
 from locktender.flows.registry import Registry
@@ -314,11 +314,13 @@ class LocalWorker:
 
     async def _fetch_and_run(self, attempt: Attempt, kind: str) -> None:
         call: bytes | None = None
-        why = ""
+        why, kind_of_failure = "", "internal"
         try:
             call = await self._blobs.fetch(attempt.call)
         except LocktenderError as error:
             why = f"an argument cannot be fetched: {error}"
+            if isinstance(error, NotFound):
+                kind_of_failure = MISSING_VALUE
         reason = self._fetching.pop(attempt.token, None)
         if reason is not None:
             # It was stopped while its arguments were fetched: its body never runs.
@@ -326,7 +328,7 @@ class LocalWorker:
             state = TaskState.HANDED_BACK if drained else TaskState.CANCELLED
             self._ends.deliver(attempt.task, attempt.token, state, reason=reason)
         elif call is None:
-            self.refuse(attempt.task, attempt.token, why)
+            self._ends.refuse(attempt.task, attempt.token, why, kind=kind_of_failure)
         else:
             attempt.call = call
             self._run(attempt, kind, self._clock.monotonic())

@@ -21,6 +21,7 @@ from locktender.base.errors import (
     NotFound,
     RunFailed,
     StoreError,
+    WaitOver,
 )
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -106,6 +107,7 @@ STATUSES: dict[type[LocktenderError], int] = {
     WrongMethod: 405,
     StateConflict: 409,
     DuplicateKey: 409,
+    WaitOver: 409,
     RunFailed: 409,
     LimitChanged: 412,
     TooLarge: 413,

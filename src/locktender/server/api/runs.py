@@ -94,7 +94,7 @@ async def submit_run(call: ApiCall) -> Reply:
     prepared = await groups.prepare(body.flow, [_submission(call, body)])
     if key is not None:
         prepared = key.given_to(prepared)
-    return accepted(await groups.submit(prepared[0]))
+    return accepted(await groups.submit(prepared[0], key))
 
 
 async def submit_runs(call: ApiCall) -> Reply:
@@ -105,6 +105,7 @@ async def submit_runs(call: ApiCall) -> Reply:
     prepared = await call.api.groups.prepare(body.flow, calls)
     if key is not None:
         prepared = key.given_to(prepared)
+        await call.api.groups.claim(key)
     made = await call.client.submit_all_prepared(prepared, partial=body.partial)
     done: Did | None = None if earlier is None else "repeated"
     shown = [

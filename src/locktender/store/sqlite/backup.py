@@ -17,6 +17,7 @@ import errno
 import os
 import shutil
 import sqlite3
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,10 +44,20 @@ class BackedUp:
     blobs: int
     blobs_folder: str
     """Empty: the store has no blobs."""
+    elsewhere: int = 0
+    """Blobs that the copy refers to and that stay where they are, at `blob_url`."""
 
 
-def back_up(source: str | Path, target: str | Path, clock: Clock | None = None) -> BackedUp:
-    """Copies the store into a new file. Refuses to overwrite one."""
+def back_up(
+    source: str | Path,
+    target: str | Path,
+    clock: Clock | None = None,
+    is_elsewhere: Callable[[str], bool] = lambda _: False,
+) -> BackedUp:
+    """Copies the store into a new file. Refuses to overwrite one.
+
+    `is_elsewhere`: whether a blob is at `blob_url`; those are not copied.
+    """
     clock = SystemClock() if clock is None else clock
     path, file = resolved(source), resolved(target)
     if not path.exists():
@@ -62,7 +73,7 @@ def back_up(source: str | Path, target: str | Path, clock: Clock | None = None) 
         copied = _copy_blobs(Blobs(path, clock), Blobs(draft, clock), set())
         _copy_database(path, draft, clock)
         copied = _copy_blobs(Blobs(path, clock), Blobs(draft, clock), copied)
-        runs, history = _check(draft, copied, clock)
+        runs, history, elsewhere = _check(draft, copied, clock, is_elsewhere)
         _give_name(draft, file)
     except (sqlite3.Error, OSError) as error:
         raise faults.translate(error, path) from error
@@ -71,7 +82,8 @@ def back_up(source: str | Path, target: str | Path, clock: Clock | None = None) 
             beside(draft, end).unlink(missing_ok=True)
         shutil.rmtree(beside(draft, "-blobs"), ignore_errors=True)
     folder = str(beside(file, "-blobs")) if copied else ""
-    return BackedUp(str(file), file.stat().st_size, runs, history, len(copied), folder)
+    size = file.stat().st_size
+    return BackedUp(str(file), size, runs, history, len(copied), folder, elsewhere)
 
 
 def _give_name(draft: Path, file: Path) -> None:
@@ -136,17 +148,23 @@ def _copy_blobs(source: Blobs, target: Blobs, copied: set[str]) -> set[str]:
     return found
 
 
-def _check(draft: Path, blobs: set[str], clock: Clock) -> tuple[int, int]:
-    """The pages, and that every blob a row refers to is there; how many runs and rows of history it has."""
+def _check(
+    draft: Path, blobs: set[str], clock: Clock, is_elsewhere: Callable[[str], bool]
+) -> tuple[int, int, int]:
+    """The pages, and that every blob a row refers to is there; how many runs and rows of history it has,
+    and blobs elsewhere."""
     copy = connect(draft, clock, BUSY_TIMEOUT_US, write=False)
     try:
         faults_found = [row[0] for row in copy.all("integrity") if row[0] != "ok"]
         if faults_found:
             raise StoreError(f"the copy is damaged: {faults_found[0]}.", hint="So is the store.")
         after = 0
+        elsewhere: set[str] = set()
         while True:
             named = pruning.references(copy, after, PAGE)
-            missing = named.blobs - blobs
+            missing = named.blobs - blobs - elsewhere
+            elsewhere |= {name for name in missing if is_elsewhere(name)}
+            missing -= elsewhere
             if missing:
                 raise StoreError(
                     f"{len(missing)} large values that runs refer to are missing, the first {min(missing)}.",
@@ -155,6 +173,7 @@ def _check(draft: Path, blobs: set[str], clock: Clock) -> tuple[int, int]:
             after = named.after
             if not after:
                 break
-        return copy.row("copy_count_run")[0], copy.row("copy_count_event")[0]
+        counts = copy.row("copy_count_run")[0], copy.row("copy_count_event")[0]
+        return *counts, len(elsewhere)
     finally:
         copy.db.close()

@@ -92,7 +92,6 @@
     return false;
   };
   if (globalThis.Idiomorph) {
-    Object.assign(Idiomorph.defaults, { ignoreActiveValue: true });
     Object.assign(Idiomorph.defaults.callbacks, { beforeAttributeUpdated: keeps, beforeNodeMorphed: morphs });
   }
 

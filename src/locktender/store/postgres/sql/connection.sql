@@ -381,6 +381,12 @@ INSERT INTO locktender.blob (digest, body, put_at) VALUES ($1, $2, locktender.lo
 ON CONFLICT (digest) DO UPDATE SET put_at = excluded.put_at
 WHERE blob.put_at IS NULL OR blob.put_at < excluded.put_at - 60000000
 
+-- name: store_identity
+-- Of this schema on this server: a copy has another one.
+SELECT format('postgresql %s %s %s', (SELECT system_identifier FROM pg_control_system()),
+    (SELECT oid FROM pg_database WHERE datname = current_database()),
+    (SELECT 'locktender.blob'::regclass::oid))
+
 -- name: blobs_put_before
 -- The next blobs by name that were last put before an instant.
 SELECT digest FROM locktender.blob WHERE (put_at IS NULL OR put_at < $1) AND digest > $2
