@@ -121,7 +121,7 @@ def test_a_failed_run_shows_its_traceback_and_is_retried(
     run = server.submit("pages broken", {"text": MARKUP, "mended": str(mended)})
     server.until(run, "failed")
     with opened(context, f"{server.origin}/runs/{run}") as page:
-        expect(page.locator(".failure .said")).to_contain_text(f"ValueError: broken: {MARKUP}")
+        expect(page.locator(".failure .words")).to_contain_text(f"ValueError: broken: {MARKUP}")
         expect(page.locator(".trace")).to_contain_text("Traceback (most recent call last)")
         expect(page.locator(".node")).to_have_attribute("data-step", NAME)
         page.get_by_role("link", name="Logs").click()
