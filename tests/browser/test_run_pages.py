@@ -78,6 +78,9 @@ def test_a_run_that_waits_names_its_holder_and_goes_on_live(
         expect(page.locator("h1 + .state")).to_have_text("succeeded")
         expect(page.locator(".node.n-completed")).to_have_count(4)
         unloaded(page)
+    drawn = {each["name"]: each["us"] for each in server.ask(f"/runs/{run}/timeline")["whats"]}
+    lost = server.ask(f"/runs/{run}/blame")["blame"]["lost_us"]
+    assert drawn["pool:page db"] == lost["pool:page db"] > 0
 
 
 def test_the_timeline_moves_by_keyboard_and_has_a_table(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import nlargest
@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from locktender.base.events import unpack
+from locktender.base.events import NOBODY, EventRow, unpack
 from locktender.base.graph import Graph, needs_of
 from locktender.base.model import RunRow
 from locktender.base.states import OUTBOX_RUNS, TERMINAL_RUNS
@@ -140,7 +140,7 @@ async def timeline_run(store: Store, row: RunRow, part: TimelinePart | None = No
     rows = [] if row.state in OUTBOX_RUNS else await history_rows(store, row.seq)
     graph = await graph_of(store, row)
     if sum(len(each.body) for each in rows) > EXACT_BYTES:
-        now, samples = await store.now(), Samples(())
+        now, samples = await store.now(), await _samples(store, row, rows)
 
         def draw() -> DrawnTimeline:
             return drawn_quickly(slim_history(rows, graph, now), graph, part)
@@ -152,6 +152,13 @@ async def timeline_run(store: Store, row: RunRow, part: TimelinePart | None = No
         times, samples = await read_times(store, row, history, graph)
         drawn = drawn_exactly(times, graph, part)
     return await _named(store, row, drawn, samples)
+
+
+async def _samples(store: Store, row: RunRow, rows: Sequence[EventRow]) -> Samples:
+    """Who held which gate meanwhile. Only rows that say so are decoded: there are many."""
+    last = rows[-1].seq if row.state in TERMINAL_RUNS else None
+    common = await history_rows(store, NOBODY, rows[0].seq - 1, last)
+    return Samples(event for each in common if b'"held"' in each.body for event in unpack(each))
 
 
 def _exact(times: RunTimes) -> _Source:
