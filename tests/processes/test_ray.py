@@ -11,6 +11,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Coroutine, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -144,7 +145,7 @@ def scene(cluster: Cluster, ray: RayCluster, workers: WorkerRecords) -> Iterator
 
 
 def test_the_url_is_in_the_environment_of_the_worker_alone(scene: Scene, tmp_path: Path):
-    """Not on a command line, and in no file of Ray."""
+    """Not on a command line, in no file of Ray, and not in the memory of what keeps the cluster's state."""
     (tmp_path / "url").write_text(f"postgresql://limited:{PASSWORD}@127.0.0.1:1/none")
     scene.node()
     settings = load_settings(overrides={"url": scene.cluster.url})
@@ -154,6 +155,14 @@ def test_the_url_is_in_the_environment_of_the_worker_alone(scene: Scene, tmp_pat
     assert [each for each in holders("environ") if "locktender worker" not in each] == []
     assert holders("cmdline") == []
     eventually(lambda: scene.run(workers.list())[0].state == "running", "120s", "it to be listed")
+    keepers = [
+        each
+        for each in psutil.Process(scene.ray.owner).children(recursive=True)
+        if each.name() in ("gcs_server", "raylet")
+    ]
+    assert len(keepers) == 3
+    assert [each.name() for each in keepers if b"worker-0" in memory_of(each.pid)]
+    assert [each.name() for each in keepers if PASSWORD.encode() in memory_of(each.pid)] == []
     scene.run(workers.release("worker-0"))
     eventually(lambda: scene.run(workers.list())[0].released, "120s", "it to end")
     eventually(lambda: not holders("environ"), "120s", "its process to end")
@@ -184,6 +193,20 @@ def test_a_cluster_that_hangs_is_asked_again(scene: Scene):
 
 
 PASSWORD = "wv8Kq2limited"
+
+
+def memory_of(pid: int) -> bytes:
+    """What a process below this one has written in its memory."""
+    found = bytearray()
+    with Path(f"/proc/{pid}/mem").open("rb") as memory:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            place, rights, *_ = line.split()
+            start, end = (int(each, 16) for each in place.split("-"))
+            if rights.startswith("rw") and end - start < 256 << 20 and "/dev/shm" not in line:
+                with suppress(OSError):
+                    memory.seek(start)
+                    found += memory.read(end - start)
+    return bytes(found)
 
 
 def holders(what: str) -> list[str]:
