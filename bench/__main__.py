@@ -21,6 +21,7 @@ from bench import (
     backlog,
     cluster,
     dispatch,
+    elastic,
     engine,
     kernel,
     maps,
@@ -46,6 +47,7 @@ DAILY: dict[str, Callable[[], list[Figure]]] = {
 ON_DEMAND: dict[str, Callable[[], list[Figure]]] = {
     "backlog": backlog.run,
     "api": api.run,
+    "elastic": elastic.run,
     "maps": maps.run,
     "sleepers": sleepers.run,
     "take_over": take_over.run,

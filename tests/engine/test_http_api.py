@@ -139,7 +139,9 @@ async def test_a_run_from_submission_to_result(api: Asked):
     assert answer.data["submitted"] == "created"
 
     result = await api.ended(run)
-    assert (result.status, result.data) == (200, {"run": run, "state": "succeeded", "result": 15})
+    told = result.data
+    assert (result.status, told.pop("returned_by")["flow"]) == (200, "http sum")
+    assert told == {"run": run, "state": "succeeded", "result": 15}
     info = (await api.get(f"/runs/{run}")).data
     assert (info["flow"], info["state"], info["tags"], info["priority"]) == (
         "http sum", "succeeded", {"tenant": "acme"}, 3,
@@ -201,6 +203,41 @@ async def test_i1_an_idempotency_key_gives_one_run(api: Asked):
     assert len((await api.get("/runs")).data["runs"]) == 4
     for each in first:
         await api.ended(each["run"]["id"])
+
+
+async def test_i1_different_bodies_with_one_key_at_one_instant_give_one_run(api: Asked):
+    """Through two servers; the losers are told, also those that were on their way together."""
+    async with (
+        process(api.core.settings.url, lead=False, work=False) as (core, _),
+        served(core, api=True) as port,
+    ):
+        servers = [api, Asked(core, port)]
+        for attempt in range(3):
+            bodies = [{"flow": "http sum", "args": {"a": n}} for n in range(10)]
+            key = f"race {attempt}"
+            answers = await asyncio.gather(
+                *(
+                    servers[n % 2].post("/runs", body, idempotency_key=key)
+                    for n, body in enumerate(bodies)
+                )
+            )
+            assert sorted(each.status for each in answers) == [202] + [409] * 9
+            [run] = [each.data["id"] for each in answers if each.status == 202]
+            assert {each.data["field"] for each in answers if each.status == 409} == {
+                "idempotency-key"
+            }
+            many = [{"flow": "http sum", "runs": [{"args": {"a": n}}]} for n in range(6)]
+            several = await asyncio.gather(
+                *(
+                    servers[n % 2].post("/runs/batch", body, idempotency_key=f"{key} many")
+                    for n, body in enumerate(many)
+                )
+            )
+            assert sorted(each.status for each in several) == [202] + [409] * 5
+            await api.ended(run)
+    for info in (await api.get("/runs")).data["runs"]:
+        await api.ended(info["id"])
+    assert len((await api.get("/runs")).data["runs"]) == 6
 
 
 async def test_a_key_belongs_to_one_active_run(lone: Asked):
@@ -342,7 +379,15 @@ async def test_a_wait_is_answered_once_by_its_token(lone: Asked):
     answer = {"token": wait["token"], "payload": {"by": "ann"}}
     assert (await lone.post("/waits/answer", answer)).data == {"new": True}
     assert (await lone.ended(runs[0])).data["result"] == {"by": "ann"}
-    assert (await lone.post("/waits/answer", answer)).status == 422
+    again = await lone.post("/waits/answer", answer)
+    assert (again.status, again.data["code"], again.data["state"]) == (
+        409,
+        "wait_over",
+        "succeeded",
+    )
+    assert "it was answered" in again.data["message"]
+    forged = {**answer, "token": wait["token"][:-1] + "_"}
+    assert (await lone.post("/waits/answer", forged)).status == 422
     sent = await lone.post(f"/runs/{runs[1]}/events", {"event": "approved", "payload": 1})
     assert sent.data == {"new": True}
     assert (await lone.post("/topics/approved", {"payload": 2})).status == 202

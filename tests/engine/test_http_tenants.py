@@ -17,6 +17,8 @@ from locktender.client.core import Core
 from locktender.server.api.routing import ApiRoute
 from locktender.server.api.table import TABLE
 from locktender.server.options import HttpOptions
+from locktender.server.ui.pages import tenant_of
+from locktender.server.ui.table import PAGES
 from locktender.testing import check_history
 
 pytest_plugins = ["locktender.testing.postgres"]
@@ -130,8 +132,8 @@ async def two(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[T
 
         async def waits() -> bool:
             found = await AsyncClient(core).events.waiting()
-            [task] = await (await AsyncClient(core).runs.get(acme.ids["holds"])).tasks()
-            return len(found) == 2 and task.state == "requested"
+            tasks = await (await AsyncClient(core).runs.get(acme.ids["holds"])).tasks()
+            return len(found) == 2 and [task.state for task in tasks] == ["requested"]
 
         await until(waits, "both tenants' waits")
         # two more: they are queued behind the place that is taken
@@ -179,7 +181,10 @@ async def test_the_ids_of_another_tenant_answer_as_ids_of_nothing(two: Two):
             continue  # a name that nothing has: an empty list, or a new schedule
         for run in ("ended", "asks", "holds", "queued"):
             theirs = {**other, "run": other[run]}
-            nothing = dict.fromkeys(other, "none") | {"run": NOTHING, "task": other["task"]}
+            nothing = {key: f"absent-{key}" for key in other} | {
+                "run": NOTHING,
+                "task": other["task"],
+            }
             body = BODIES.get(route.name)
             hidden = await own.send(route.method, filled(route, theirs), body)
             missing = await own.send(route.method, filled(route, nothing), body)
@@ -221,6 +226,32 @@ async def test_no_answer_names_the_other_tenant(two: Two):
             assert answer.status in expected, (route.name, answer)
             for name in names_of(other):
                 assert name not in answer.text, (route.name, run, name, answer.text)
+
+
+async def test_no_page_names_the_other_tenant_or_changes_what_all_share(two: Two):
+    """Every page of the UI: refused, or without a name of the other. A new page is refused until it says more."""
+    own, other = two.acme, two.globex
+    headers = {"authorization": f"Bearer {own.token}"}
+    form = {**headers, "content-type": "application/x-www-form-urlencoded"}
+    for route in PAGES:
+        for run in ("asks", "holds", "queued"):
+            places = {**own.ids, "run": own.ids[run], "pool": "tenants db", "limit": "tenant=*"}
+            path = re.sub(
+                r"{(\w+)(:\w+)?}",
+                lambda found, places=places: places.get(found[1], "why").replace(" ", "%20"),
+                route.path,
+            )
+            if route.method == "GET":
+                answer = await fetch(own.port, path, headers=headers)
+            elif route.path.startswith(("/pools", "/limits", "/workers")):
+                answer = await fetch(own.port, path, "POST", b"limit=3&value=3", form)
+                assert answer.status == 403, path
+            else:
+                continue
+            assert answer.status < 500, path
+            assert (answer.status == 403) == (tenant_of(route) == "none"), path
+            for name in names_of(other):
+                assert name not in answer.text, (path, name)
 
 
 async def test_what_is_waited_for_is_shown_as_numbers(two: Two):

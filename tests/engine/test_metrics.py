@@ -20,6 +20,7 @@ from locktender.base.model import WorkerRow
 from locktender.base.states import TaskState
 from locktender.engine import Engine
 from locktender.kernel.commit_builder import Cycle
+from locktender.kernel.demand import Demand, Want
 from locktender.kernel.ledger import Ledger
 from locktender.observe.metrics import MAX_POOL_LABELS, MAX_STEP_LABELS, Metrics, Worst
 from locktender.observe.prometheus import Exposition
@@ -204,6 +205,28 @@ def test_metrics_are_of_the_roles_of_the_process():
     worker = Exposition(metrics, may_lead=False)
     worker.refresh()
     assert b"locktender_leader" not in worker.text()
+
+
+def test_demand_is_shown_by_label_set_and_stays_as_zero():
+    metrics = Metrics()
+    gpu = (("gpu", "a100"), ("zone", "b"))
+    wants = (
+        Want("async", (), "fetch", "s", 3),
+        Want("thread", (), "load", "s", 1),
+        Want("process", gpu, "train", "s", 2),
+    )
+    many = tuple(Want("async", (("n", str(n)),), "x", "s", 1) for n in range(200))
+    ledger = Ledger(Limits())
+    metrics.swept(ledger, Demand(6, wants, 0), 0, 0)
+    assert metrics.demand_by_labels == {"": 4, "gpu=a100,zone=b": 2}
+    server = Exposition(metrics, may_lead=True)
+    server.refresh()
+    assert b'locktender_demand_by_labels_tasks{labels="gpu=a100,zone=b"} 2.0' in server.text()
+    metrics.swept(ledger, Demand(), 0, 0)
+    assert metrics.demand_by_labels == {"": 0, "gpu=a100,zone=b": 0}
+    metrics.swept(ledger, Demand(200, many, 0), 0, 0)
+    assert len(metrics.demand_by_labels) <= 101
+    assert sum(metrics.demand_by_labels.values()) == 200
 
 
 # -- fed by engines --------------------------------------------------------------------------------

@@ -12,7 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from tests.support.portable import only_linux
 
 from locktender.base.clock import SystemClock
 from locktender.worker.executors import sources
@@ -30,16 +32,15 @@ Harness, STEPS, alive, group_alive, until = (
 )  # fmt: skip
 
 SECOND = 1_000_000
+DESCENDANTS = only_linux("a list of what a process has started, in whichever session that is")
 
 
 def guard_of(worker: int) -> int:
     """The guard a worker has started, found by its command and its parent."""
-    for each in Path("/proc").iterdir():
-        with suppress(OSError):
-            command = (each / "cmdline").read_bytes()
-            status = (each / "status").read_text()
-            if b"executors/guard.py" in command and f"PPid:\t{worker}\n" in status:
-                return int(each.name)
+    for each in psutil.Process(worker).children():
+        with suppress(psutil.Error):
+            if any("executors/guard.py" in word for word in each.cmdline()):
+                return each.pid
     raise AssertionError(f"worker {worker} has no guard")
 
 
@@ -103,6 +104,7 @@ async def test_what_a_body_started_is_killed_with_it(tmp_path: Path):
         await until(lambda: not alive(grandchild))
 
 
+@DESCENDANTS
 @pytest.mark.parametrize("reason", ["cancel", "timeout", "deadline"])
 async def test_what_has_a_session_of_its_own_is_killed_with_its_body(reason: str, tmp_path: Path):
     async with Harness("process", tmp_path) as harness:
@@ -119,6 +121,7 @@ async def test_what_has_a_session_of_its_own_is_killed_with_its_body(reason: str
         await until(lambda: not any(alive(pid) for pid in daemons))
 
 
+@DESCENDANTS
 async def test_a_daemon_of_a_body_ends_when_its_child_is_killed(
     tmp_path: Path,
 ):
@@ -141,6 +144,7 @@ async def test_a_daemon_of_a_body_ends_when_its_child_is_killed(
         await harness.end_of(other)
 
 
+@DESCENDANTS
 @pytest.mark.parametrize("how", ["return", "fail"])
 async def test_c3_what_a_body_leaves_running_ends_with_it(how: str, tmp_path: Path):
     """Also what has put itself into a session of its own; the child stays warm."""
@@ -278,8 +282,9 @@ async def test_only_the_descriptors_named_are_inherited(tmp_path: Path):
         async with Harness("process", root, keep_fds=[lock.fileno()]) as harness:
             found = (await harness.run("open_fds")).output.decode()
 
-    assert str(tmp_path / "lock") in found
-    assert str(tmp_path / "other") not in found
+    lock_state, other_state = ((tmp_path / name).stat() for name in ("lock", "other"))
+    assert f'"{lock_state.st_dev}:{lock_state.st_ino}"' in found
+    assert f'"{other_state.st_dev}:{other_state.st_ino}"' not in found
 
 
 async def test_a_body_that_writes_on_the_line_loses_only_itself(tmp_path: Path):
@@ -452,6 +457,7 @@ async def test_all_descendants_die_with_their_worker(worker: Any):
     await until(lambda: not alive(guard))
 
 
+@DESCENDANTS
 async def test_a_daemon_of_a_body_ends_when_the_worker_is_killed(worker: Any, tmp_path: Path):
     process, child = await worker(3600 * SECOND, "daemonise_and_hang", "file")
     daemons = json.loads((tmp_path / "daemons").read_text())

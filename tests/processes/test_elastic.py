@@ -5,20 +5,26 @@ What is claimed of workers is measured on their processes (`worker_records.py`).
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from tests.processes.test_worker_role import users
 from tests.support.cluster import Cluster, ClusterNode
 from tests.support.elastic import elastic_engine
 from tests.support.leases import KEPT, lapse
+from tests.support.roles import as_role, made_role
 from tests.support.worker_records import WorkerRecords, peak
 
+from locktender.store.postgres import PostgresPlace
 from locktender.testing import Overlap, eventually
 from locktender.testing.overlap import alive
+from locktender.testing.postgres_server import run
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 
@@ -46,9 +52,17 @@ def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerR
 
 
 @pytest.fixture
-def engine(kind: str, workers: WorkerRecords, cluster: Cluster, tmp_path: Path) -> Iterator[Any]:
+def worker_url(cluster: Cluster) -> str:
+    """Of the workers."""
+    return cluster.url
+
+
+@pytest.fixture
+def engine(
+    kind: str, workers: WorkerRecords, cluster: Cluster, worker_url: str, tmp_path: Path
+) -> Iterator[Any]:
     """After `cluster`: its processes end first."""
-    with elastic_engine(kind, tmp_path, cluster.url) as found:
+    with elastic_engine(kind, tmp_path, worker_url) as found:
         yield found
 
 
@@ -203,19 +217,74 @@ def overdue(url: str) -> None:
 
 
 @on_sqlite
-@engines("command")
-def test_b6_commands_that_hang_do_not_hold_up_the_leader(
-    cluster: Cluster, engine: Any, overlap: Overlap, workers: WorkerRecords, tmp_path: Path
+@engines("command", "kubernetes")
+def test_b6_an_engine_that_hangs_does_not_hold_up_the_leader(
+    cluster: Cluster, engine: Any, kind: str, workers: WorkerRecords
 ):
-    """The leader goes on with what it has; when it ends, the commands end too, with what they started."""
+    """The leader goes on with what it has; when it ends, commands end too, with what they started."""
     client = cluster.client()
     engine.hang()
     node = server(cluster, engine)
     by_hand = cluster.worker(STEPS_FILE, total_permits=1, **KEPT).ready()
     runs = [client.submit(steps.prepared, n, "") for n in range(3)]
-    eventually(lambda: len(engine.hanging()) >= 2, "90s", "a command that hangs")
+    eventually(lambda: engine.hung, "90s", "a call that hangs")
     assert [run.result("90s") for run in runs] == [0, 2, 4]
     assert by_hand.close() == 0
     assert node.close() == 0
-    assert [pid for pid in engine.hanging() if alive(pid)] == []
+    if kind == "command":
+        assert [pid for pid in engine.hanging() if alive(pid)] == []
     assert workers.spawned == []
+
+
+class TestWorkersOfALimitedRole:
+    """Their url is a secret: in a Secret, or in a variable that the settings name; on no command line."""
+
+    @pytest.fixture
+    def role(self, postgres_url: str) -> Iterator[str]:
+        making = made_role(postgres_url)
+        with asyncio.Runner() as loop:
+            yield loop.run(making.__aenter__())
+            loop.run(making.__aexit__(None, None, None))
+
+    @pytest.fixture
+    def worker_url(self, role: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+        run(PostgresPlace(postgres_url).grant("worker", role, revokes=False))
+        found = as_role(postgres_url, role)
+        monkeypatch.setenv("WORKER_URL", found)
+        return found
+
+    @pytest.mark.parametrize("store", ["postgres"], indirect=True)
+    @engines("kubernetes", "command")
+    def test_they_have_no_other_rights(
+        self,
+        cluster: Cluster,
+        engine: Any,
+        role: str,
+        kind: str,
+        overlap: Overlap,
+        workers: WorkerRecords,
+        tmp_path: Path,
+    ):
+        latch = tmp_path / "latch"
+        client = cluster.client()
+        flags = json.loads(engine.flags(STEPS_FILE)["elastic"])
+        if kind == "command":
+            flags["worker_url"] = "env:WORKER_URL"
+        node = server(cluster, engine, elastic=json.dumps(flags))
+        runs = [client.submit(steps.prepared, n, str(latch)) for n in range(3)]
+        eventually(lambda: overlap.levels("work")[-1] == WORKERS, "90s", "as many as may be")
+        assert role in run(users(cluster.url))
+        for span in overlap.spans("work"):  # held by the latch: they live
+            worker = psutil.Process(span.pid)
+            assert "secret" not in " ".join(worker.cmdline())
+            assert f"{role}:secret@" in worker.environ()["LOCKTENDER_URL"]
+        latch.touch()
+        assert [each.result("90s") for each in runs] == [0, 2, 4]
+        eventually(lambda: all_ended(workers), "90s", "all workers to end")
+        assert peak(workers.spawned) == WORKERS
+        assert node.close() == 0
+        assert "permission denied" not in node.log
+        # Nothing that the leader sent or logged has the password either.
+        assert "secret@" not in node.log
+        if kind == "kubernetes":
+            assert "secret@" not in json.dumps(engine.cluster.created)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from tests.support.cli_harness import locktender
 
 from locktender.base.clock import ManualClock
-from locktender.base.config import Settings
+from locktender.base.config import Settings, load
 from locktender.base.errors import InvalidSettings
 from locktender.provision.command import CommandProvisioner, CommandWorkers, JsonList
 from locktender.provision.options import provisioner_of
@@ -267,3 +271,67 @@ async def test_list_is_called_seldom_and_knows_workers_of_before(slurm: Path):
 def test_wrong_options_are_refused_at_the_start(options: dict[str, Any], message: str):
     with pytest.raises(InvalidSettings, match=message):
         provisioner_of(Settings(provisioner={"kind": "command", **options}))
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "provisioning.md").read_text()
+RECIPES = [tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)]
+
+
+def test_the_recipes_of_the_page_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    kinds: list[str] = []
+    for recipe in RECIPES:
+        settings = load(tmp_path, overrides=recipe)
+        assert provisioner_of(settings).capacity({}) is not None
+        kinds.append(settings.provisioner["kind"])
+    assert kinds == ["command", "command", "kubernetes"]
+    [script] = re.findall(r"```sh\n(#!/bin/sh\n.*?)```", PAGE, re.DOTALL)
+    assert subprocess.run(["sh", "-n"], input=script, text=True).returncode == 0
+
+
+async def test_the_recipe_for_ecs_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """With an `aws` that keeps what it is told: the overrides are JSON, and have the worker's name."""
+    aws = tmp_path / "aws"
+    aws.write_text(
+        f"#!{sys.executable}\nimport json, sys\n"
+        f"open({str(tmp_path / 'told')!r}, 'w').write(json.dumps(sys.argv[1:]))\n"
+        "print(json.dumps({'tasks': [{'taskArn': 'arn:1'}], 'failures': []}))\n"
+    )
+    aws.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    [recipe] = [each for each in RECIPES if "aws" in each["provisioner"].get("start", ())]
+    found = provisioner_of(load(tmp_path, overrides=recipe))
+    assert await found.request(1, {}, "for a test", [NAME]) == [NAME]
+    told = json.loads(await asyncio.to_thread((tmp_path / "told").read_text))
+    overrides = json.loads(told[told.index("--overrides") + 1])
+    [container] = overrides["containerOverrides"]
+    given = {each["name"]: each["value"] for each in container["environment"]}
+    assert given == {"LOCKTENDER_PROVISION": NAME, "LOCKTENDER_IDLE_EXIT": "60000000us"}
+    await found.release(NAME)
+    told = json.loads(await asyncio.to_thread((tmp_path / "told").read_text))
+    assert told == ["ecs", "stop-task", "--cluster", "flows", "--task", "arn:1"]
+
+
+async def test_a_list_that_fails_is_not_repeated_at_once(tmp_path: Path):
+    clock = ManualClock()
+    code = "import sys; open(sys.argv[1], 'a').write('x'); sys.exit(1)"
+    calls = tmp_path / "calls"
+    options = CommandWorkers(start=("x",), list=python(code, str(calls)))
+    found = CommandProvisioner(options, Settings(), clock=clock)
+    for _ in range(3):
+        with pytest.raises(CommandFailed):
+            await found.list()
+    assert await asyncio.to_thread(calls.read_text) == "x"
+    clock.advance(10_000_000)
+    with pytest.raises(CommandFailed):
+        await found.list()
+    assert await asyncio.to_thread(calls.read_text) == "xx"
+
+
+def test_a_wrong_kind_is_refused_with_the_nearest(tmp_path: Path):
+    (tmp_path / "locktender.toml").write_text('max_workers = 1\n[provisioner]\nkind = "comand"\n')
+    done = locktender("server", "--port", "0", cwd=tmp_path)
+    assert done.code == 2
+    assert "Did you mean 'command'" in done.err
+    named = locktender("server", "--port", "0", "--provisioner", "kubernets", cwd=tmp_path)
+    assert "Did you mean 'kubernetes'" in named.err

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from tests.support.cli_harness import CommandResult, locktender
@@ -56,7 +58,9 @@ def test_a_bounded_load_runs_whole_under_the_role(
     role_url: str, role: str, cluster: Cluster, tmp_path: Path, overlap: Overlap
 ):
     cluster.server(**KEPT).ready()
-    workers = [cluster.worker(*FILES, STEPS, url=role_url, **KEPT).ready() for _ in range(2)]
+    workers = [
+        cluster.worker(*FILES, STEPS, url=role_url, metrics=True, **KEPT).ready() for _ in range(2)
+    ]
     client = cluster.client()
     client.pools.set("left", limit=2)
     client.pools.set("right", limit=2)
@@ -70,6 +74,13 @@ def test_a_bounded_load_runs_whole_under_the_role(
     assert whole.result(TIMEOUT) == [400_000] * 3
     assert [line.message for line in whole.logs()] == ["said in a body"] * 2
     assert run(users(cluster.url)) == {"postgres", role}
+    # What a service manager asks for.
+    metrics = workers[0].said["metrics"]
+    with urlopen(f"{metrics}/health", timeout=60) as answer:
+        health = json.loads(answer.read())
+    assert (health["status"], health["store"]) == ("ok", "ok"), health
+    with urlopen(f"{metrics}/metrics", timeout=60) as answer:
+        assert b"locktender_worker_claim_size" in answer.read()
     # What code declares.
     eventually(lambda: [each.name for each in client.schedules.list()] == ["declared at night"])
 

@@ -12,7 +12,10 @@ import json
 import os
 from pathlib import Path
 
+import psutil
+
 from locktender import flow, step
+from locktender.base.clock import SystemClock
 from locktender.testing import recording
 
 RECORDS = "LOCKTENDER_TEST_RECORDS"
@@ -23,6 +26,9 @@ PROVISION = "LOCKTENDER_PROVISION"
 
 def _began_us() -> int:
     """When the machine began this process, on the boot-time clock: before Python and its imports."""
+    if not Path("/proc/self/stat").exists():
+        clock = SystemClock()
+        return clock.monotonic() - clock.now() + int(psutil.Process().create_time() * 1_000_000)
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     return ticks * 1_000_000 // os.sysconf("SC_CLK_TCK")
 

@@ -7,12 +7,13 @@ import time
 from pathlib import Path
 
 from locktender import flow, step
+from locktender.base.clock import SystemClock
 
 
 def _run_until_open(folder: str) -> int:
     with (Path(folder) / f"beats-{os.getpid()}").open("ab", buffering=0) as beats:
         while not (Path(folder) / "open").exists():
-            beats.write(b"%d\n" % time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+            beats.write(b"%d\n" % (1_000 * SystemClock().monotonic()))
             time.sleep(0.001)
     return os.getpid()
 

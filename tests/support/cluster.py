@@ -147,11 +147,16 @@ class Cluster:
         lead: bool = False,
         labels: Mapping[str, str] | None = None,
         url: str | None = None,
+        metrics: bool = False,
         program: tuple[str, ...] = ("-m", "locktender"),
         **settings: object,
     ) -> ClusterNode:
-        """A worker with the steps of these files. `url`: its own way to the store, e.g. through a proxy."""
+        """A worker with the steps of these files. `url`: its own way to the store, e.g. through a proxy.
+
+        `metrics`: it serves `/health` and `/metrics` (`said["metrics"]`).
+        """
         command = ["worker", *map(str, files), *(["--lead"] if lead else [])]
+        command += ["--metrics-port", "0"] if metrics else []
         for label, value in (labels or {}).items():
             command += ["--label", f"{label}={value}"]
         return self._start(command, settings, url, program)

@@ -88,6 +88,10 @@ class SlurmEngine:
     def hang(self) -> None:
         (self.folder / "hang").touch()
 
+    @property
+    def hung(self) -> int:
+        return len(self.hanging())
+
     def hanging(self) -> list[int]:
         """The processes of commands that hang."""
         path = self.folder / "hanging"

@@ -64,7 +64,8 @@ class FakeCluster:
         self.lose_answers = 0
         """So many requests are carried out, and their connection closed without an answer."""
         self.down = self.held = self.hangs = False
-        self.pause_watches = threading.Event()
+        self.hung = 0
+        """Requests that hung."""
         self.token = "token-1"
         self.token_file = self.folder / "token"
         self.token_file.write_text(self.token)
@@ -295,6 +296,7 @@ class _Call:
         if cluster.down:
             self._drop()
             return
+        cluster.hung += cluster.hangs
         while cluster.hangs and not cluster.over.is_set():
             time.sleep(LOOK_SECONDS)
         cluster.requests.append((self.handler.command, self.path, self.query))

@@ -48,6 +48,7 @@ OWNERS: dict[str, Owner] = {
     "schedule": "nobody",
     "schedule_tick": "nobody",
     "schedule_history": "nobody",
+    "idempotency": "nobody",
     "token": "nobody",  # read by HTTP servers only
     "limit_rule": "limit",
     "limit_history": "limit",

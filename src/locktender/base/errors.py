@@ -85,6 +85,17 @@ class InvalidInput(LocktenderError):
         return f"{text} {self.hint}" if self.hint else text
 
 
+class WaitOver(InvalidInput):
+    """The wait that a token answers has ended; `state` is the state of its run."""
+
+    code = "wait_over"
+    state: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """With the state."""
+        return {**super().as_dict(), "state": self.state}
+
+
 class InvalidFlow(InvalidInput):
     """A flow whose graph cannot run: a cycle, an unknown dependency, a window of 0 …"""
 
@@ -119,6 +130,31 @@ class NotFound(LocktenderError):
     """No such run, task, pool, flow or worker."""
 
     code = "not_found"
+
+
+class StateConflict(InvalidInput):
+    """The present state does not allow it; `state` is that state."""
+
+    code = "conflict"
+
+    def __init__(
+        self, message: str, *, state: str = "", run: str | None = None, **details: Any
+    ) -> None:
+        super().__init__(message, **details)
+        self.state = state
+        self.run = run
+
+    def as_dict(self) -> dict[str, Any]:
+        """With the state, and the run where another one is meant than the path names."""
+        shown = {**super().as_dict(), "state": self.state}
+        return shown if self.run is None else {**shown, "run": self.run}
+
+
+class AccessRefused(LocktenderError):
+    """A server refused the request: no token or an unknown one (401), or one that may not do this (403)."""
+
+    code = "access_refused"
+    status: int = 403
 
 
 class AdmissionRejected(LocktenderError):
@@ -163,6 +199,13 @@ class DuplicateKey(LocktenderError):
     """Where several runs were to be tried again: those that are queued again."""
     refused: tuple[str, ...] = ()
     """And those that are not."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The form the CLI (`--json`) and the API show, with what was tried again."""
+        shown = super().as_dict()
+        if self.refused:
+            shown |= {"retried": list(self.retried), "refused": list(self.refused)}
+        return shown
 
 
 class RunFailed(LocktenderError):

@@ -84,6 +84,7 @@ class Change(NamedTuple):
     limit     kind, name, rule (None: unset) — by the leader, when it comes into force
     worker    permits {executor: n}, labels, lost: reason
     leader    after = owner; a new term has begun
+    clock     jumped: what the leader found of a store clock that was set
     audit     checked: seq, events, violations, rules, peaks, who
               pruned: runs, tasks, events, until, checked, who
               thinned: rows, thinned, who; summed: what earlier marks came to

@@ -74,6 +74,10 @@ def show(error: LocktenderError, shell: Context) -> None:
     shell.note(f"[bold red]error:[/] {escape(error.message)}{escape(_got(error))}")
     if error.hint:
         shell.note(f"[bold]hint:[/] {escape(error.hint)}")
+    from locktender.cli.error_codes import CODES
+
+    if error.code in CODES:
+        shell.note(f"[dim]more: locktender explain {error.code}[/]")
 
 
 def _got(error: LocktenderError) -> str:

@@ -65,6 +65,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "why": ("why",),
     "blame": ("blame",),
     "events": ("events",),
+    "explain": ("explain",),
     "audit": ("audit",),
     "db": ("db",),
     "config": ("config",),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from locktender.client.client import Client
     from locktender.client.schedules import ScheduleInfo
 
-Name = Annotated[str, typer.Argument(metavar="NAME")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule.")]
 NONE = "[dim]No schedules yet.[/] Set one: locktender schedules set nightly FLOW --cron '0 3 * * *'"
 
 
@@ -83,10 +83,10 @@ def show(shell: Context, name: Name) -> None:
         f" · {'declared by code' if info.source == 'declared' else 'set by an operator'}"
     )
     for tick in info.next:
-        shell.say(f"  next  {tick:%Y-%m-%d %H:%M:%S %Z}")
+        shell.say(f"  next    {tick:%Y-%m-%d %H:%M:%S %Z}")
     for each in info.last:
         shell.say(
-            f"  {each.outcome:6}{each.tick:%Y-%m-%d %H:%M:%S %Z}  {escape(each.run or each.reason)}"
+            f"  {each.outcome:8}{each.tick:%Y-%m-%d %H:%M:%S %Z}  {escape(each.run or each.reason)}"
         )
 
 

@@ -105,6 +105,15 @@ PAUSE_PER_WAITER_SECONDS = 0.000_005
 """Pauses between two looks: a busy process beside this one must not make it read all the time."""
 
 
+def goes_on(run_id: str, state: str, timeout_us: int | None) -> WaitTimeout:
+    return WaitTimeout(
+        f"run {run_id} is still {state} after {spoken(timeout_us or 0)}; it goes on.",
+        field="timeout",
+        got=None if timeout_us is None else timeout_us / SECOND,
+        hint=f"Wait longer, or ask: locktender why {run_id}.",
+    )
+
+
 class RunWaiter:
     def __init__(self, store: Store, engine: Engine | None, guard: ClientGuard) -> None:
         self._store = store
@@ -145,15 +154,29 @@ class RunWaiter:
             row = await self._row_again(run_id)
             if row.state in TERMINAL_RUNS:
                 return row
-            raise WaitTimeout(
-                f"run {run_id} is still {row.state} after {spoken(timeout_us or 0)}; it goes on.",
-                field="timeout",
-                got=None if timeout_us is None else timeout_us / SECOND,
-                hint=f"Wait longer, or ask: locktender why {run_id}.",
-            ) from None
+            raise goes_on(run_id, row.state, timeout_us) from None
         finally:
             self._forget(seq, woken)
         return row
+
+    async def until_any(self, runs: Sequence[int], timeout_us: int) -> dict[int, str]:
+        """Those of these runs that have ended, and how ("": it is gone); none when `timeout_us` has passed."""
+        woken = asyncio.Event()
+        for run in runs:
+            self._waiters.setdefault(run, []).append(woken)
+        self._watch()
+        try:
+            async with asyncio.timeout(timeout_us / SECOND):
+                while not (ended := await self._ended(runs)):
+                    await woken.wait()
+                    woken.clear()
+                    self._guard.check()
+        except TimeoutError:
+            return {}
+        finally:
+            for run in runs:
+                self._forget(run, woken)
+        return ended
 
     async def close(self) -> None:
         """Wakes every waiter: the client is closed."""
@@ -176,10 +199,11 @@ class RunWaiter:
             read, f"reading run {run_id}", self._clock, self._guard.check, STORE_AWAY_SECONDS
         )
 
-    async def _ended(self, runs: Sequence[int]) -> list[int]:
-        """Those of these runs that have ended, or are gone."""
+    async def _ended(self, runs: Sequence[int]) -> dict[int, str]:
+        """Those of these runs that have ended, and how; "": it is gone."""
         states = await self._store.run_states(runs)
-        return [run for run in runs if states.get(run) is None or states[run] in TERMINAL_RUNS]
+        found = {run: states.get(run) or "" for run in runs}
+        return {run: state for run, state in found.items() if not state or state in TERMINAL_RUNS}
 
     def _wake(self, runs: Iterable[int]) -> None:
         for run in runs:
@@ -242,10 +266,10 @@ class Core:
         self.settings = settings
         self.engine = engine
         self.guard: ClientGuard = guard or ClientGuard()
-        self.limits_read: tuple[int, Limits] | None = None
-        """The limits as they were last read, and when: see `submit.check_pools`."""
+        self._limits_read: list[tuple[int, Limits]] = []
         self.version: str | None = None
         self.only: Mapping[str, str] = {}
+        self.acts_for_another = False
         self.reason: str = ""
         """Recorded with changes of limits."""
         self._more = more
@@ -361,6 +385,15 @@ class Core:
             await doing
         return done
 
+    @property
+    def limits_read(self) -> tuple[int, Limits] | None:
+        """The limits as they were last read, and when: see `submit.check_pools`. Who acts for others shares it."""
+        return self._limits_read[-1] if self._limits_read else None
+
+    @limits_read.setter
+    def limits_read(self, read: tuple[int, Limits] | None) -> None:
+        self._limits_read[:] = [] if read is None else [read]
+
     def changed(self) -> None:
         """Something was committed here: wakes the leader, if it is this process."""
         if self.engine is not None:
@@ -395,7 +428,7 @@ class Core:
         reason   kept with changes of limits; default none
         """
         other = copy(self)
-        other.who, other.version = who, version
+        other.who, other.version, other.acts_for_another = who, version, True
         other.only, other.reason = only or self.only, reason
         return other
 

@@ -13,7 +13,7 @@ import msgspec
 
 from locktender.base import codec, names
 from locktender.base.durations import MAX_MICROSECONDS
-from locktender.base.errors import AdmissionRejected, InvalidInput, NotFound
+from locktender.base.errors import AdmissionRejected, InvalidInput, NotFound, WaitOver
 from locktender.base.graph import Graph, read_graph
 from locktender.base.names import did_you_mean
 from locktender.client.core import Core
@@ -88,13 +88,26 @@ async def answer(core: Core, token: object, payload: object) -> bool:
     rows = await core.store.event_waits(run_id)
     row = next((each for each in rows if f"{each.task}.{each.since}" == rest), None)
     if row is None:
-        raise InvalidInput(
-            f"the wait of run {run_id} that this token answers is over.",
-            field="token",
-            got=f"{text[:12]}…",
-            hint="It was answered, or timed out, or its run has ended.",
-        )
+        raise await _over(core, run_id, int(rest.partition(".")[0]), f"{text[:12]}…")
     return await send_to_run(core, run_id, row.name, msgspec.json.decode(raw), f"token {rest}")
+
+
+async def _over(core: Core, run_id: str, task: int, got: str) -> WaitOver:
+    """What became of a wait that nobody can answer any more."""
+    run = await core.store.run(run_id)
+    rows = [] if run is None else await core.store.tasks(run.seq)
+    ended = next((str(each.state) for each in rows if each.id == task), "gone")
+    state = "gone" if run is None else str(run.state)
+    became = {"completed": "it was answered, or went on without an answer"}
+    error = WaitOver(
+        f"the wait of run {run_id} that this token answers is over:"
+        f" {became.get(ended, f'its task is {ended}')}.",
+        field="token",
+        got=got,
+        hint=f"The run is {state}.",
+    )
+    error.state = state
+    return error
 
 
 async def waits_of(core: Core, limit: int) -> list[EventWaitInfo]:
@@ -112,7 +125,7 @@ async def send_to_run(
     graph = read_graph(await core.store.graph(row.graph) or b"")
     if not graph.unfolds:
         await _check(core, run_id, graph, label, raw)
-    sent = SendEvent(run_id, label, _id(given_id), raw)
+    sent = SendEvent(run_id, label, event_id(given_id), raw)
     answer = await repeated(
         lambda: core.store.send(sent), f"event {label!r}", core.clock, core.guard.check
     )
@@ -146,7 +159,7 @@ async def send_to_topic(
             raise InvalidInput(
                 f"match.{key} must be a plain value.", field=f"match.{key}", got=shown
             )
-    sent = SendEvent(None, label, _id(given_id), raw, given.decode())
+    sent = SendEvent(None, label, event_id(given_id), raw, given.decode())
     answer = await repeated(
         lambda: core.store.send(sent), f"event {label!r}", core.clock, core.guard.check
     )
@@ -166,7 +179,8 @@ def checked_payload(payload: object) -> bytes:
     return raw
 
 
-def _id(given: object) -> str:
+def event_id(given: object) -> str:
+    """The id of an event, checked; one of its own where none is given."""
     if given is None:
         return os.urandom(12).hex()
     text = names.text(given, "id")

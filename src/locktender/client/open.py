@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -11,8 +12,7 @@ from locktender.base.config import Settings
 from locktender.base.durations import Duration
 from locktender.base.tracebacks import public
 from locktender.client.client import Client
-from locktender.client.client_async import AsyncClient
-from locktender.client.core import Core
+from locktender.client.client_async import AsyncClient, ServerAccess, opened
 from locktender.client.more_workers import GivenProvisioner, MoreWorkers, more_workers
 from locktender.flows.options import readable
 from locktender.flows.registry import refuse_while_importing
@@ -106,14 +106,14 @@ def embedded(
 
     max_concurrent_runs  10     runs executing at once; -1 is unlimited
     max_active           10000  queued and running runs; beyond it `submit` is refused
-    max_waiting          1000000 runs that wait for their time; beyond it `submit` is refused
+    max_waiting          1000000  runs that wait for their time; beyond it `submit` is refused
     pools                none   `{"db": 4, "api[*]": {"limit": 2, "rate": "60/min", "lease": "30s"}}`
     tags                 none   `{"tenant=*": 1, "kind=bulk": {"limit": 2, "max_active": 50}}`
     fair                 none   the tag whose values take turns: `"tenant"`, or `{"key": ..., "weights": ...}`
-    async_permits        100    tasks at once in this worker: on the loop (-1 or 0 is unlimited),
-    thread_permits       8      in threads,
-    process_permits      cores  in child processes,
-    total_permits        -1     and together
+    async_permits        100    async tasks at once in one worker; -1 or 0 is unlimited
+    thread_permits       8      tasks at once in its threads
+    process_permits      cores  tasks at once in its child processes
+    total_permits        -1     tasks at once of all kinds; -1 is unlimited
     max_workers          0      more worker processes to start while tasks lack only that
     provisioner          none   starts them elsewhere: a `Provisioner`, or a function of the settings
     worker_labels        none   labels of this worker, for `@step(needs=...)`
@@ -123,12 +123,13 @@ def embedded(
     grace                30s    how long running tasks may go on when the client is closed
     retention            none   runs that ended longer ago are removed
     continuous_audit     True   check the history beside the work, with a twentieth of one core at most
-    work_dir, log_level         `.locktender/work` (or beside the file), "info"
-    max_value            2MB    a larger argument or result is refused;
-    blob_over            256kB  above this it is stored apart,
-    blob_url                    at this url, e.g. "s3://bucket/folder"; else in the store
+    work_dir             .locktender/work  where bodies have their work directories (or beside the file)
+    log_level            info   what `locktender worker` prints: debug, info, warning, error, critical
+    max_value            2MB    a larger argument or result is refused
+    blob_over            256kB  a larger value is stored apart from its row
+    blob_url             none   where: a url such as "s3://bucket/folder"; none: in the store
     strict_pools         False  refuse steps that need a pool that was never set
-    placement            spread "spread" over workers, or "pack" onto few
+    placement            spread  "spread" over workers, or "pack" onto few
     age_boost            0      a run gains one priority per this much waiting; 0 is off
     topic_retention      7d     how long an event of a topic is kept for runs that begin to wait later
     max_bypass           16     tasks that may pass a large one before slots are kept for it
@@ -137,11 +138,21 @@ def embedded(
     memory_high          0.8    share of memory above which a worker takes less
     latency_threshold    none   99th percentile above which a worker takes less
     loop_lag             100ms  a step that blocks the loop for longer is named in the log
-    idle_exit, max_lifetime, max_tasks   none   when a worker ends itself
+    idle_exit            none   a worker ends itself after so long without work
+    max_lifetime         none   a worker ends itself at this age
+    max_tasks            none   a worker ends itself when it has begun so many tasks
     exit_when_stuck      False  end the process if a thread outlives the worker's lease
     stall_grace          5m     how long a worker that lives and does not renew its lease keeps its tasks
-    worker_lease 10s, heartbeat 2s, leader_lease 5s, leader_renew 1s, offer_ttl 2s, poll 1s
-    provision_interval 5s, provision_cooldown 10s, start_timeout 60s, provisioned_idle_exit 60s
+    worker_lease         10s    how long a worker is taken to be alive; more than twice `heartbeat`
+    heartbeat            2s     how often a worker renews its lease
+    leader_lease         5s     how long a leader leads without renewing; more than twice `leader_renew`
+    leader_renew         1s     how often the leader renews its lease
+    offer_ttl            2s     an offer that has no answer after so long goes to another worker
+    poll                 1s     how often rows are read where no notification came
+    provision_interval   5s     the time between two requests for workers
+    provision_cooldown   10s    the pause after a failed request; doubled by each that follows, up to 5 min
+    start_timeout        60s    how long a requested worker may take to join
+    provisioned_idle_exit  60s  how long a requested worker stays without work
 
         with embedded(max_concurrent_runs=4, pools={"db": 4}) as engine:
             print(engine.submit(build, ["a", "b"]).result("10m"))
@@ -151,26 +162,41 @@ def embedded(
 
 
 @public
-def connect(url: Url | None = None) -> Client:
+def connect(url: Url | None = None, *, token: str | None = None, ca: Url | None = None) -> Client:
     """A client without an engine: it submits and asks; engines in other processes do the work.
 
-    `url`: a SQLite file or `postgresql://...`; default the setting `url`, which is
-    `.locktender/locktender.db`. A store that does not exist yet is made, so that
-    submitting may come before the first engine.
+    url    a SQLite file, `postgresql://...`, or a server: `https://...` (on this machine `http://...`);
+           default the setting `url`, which is `.locktender/locktender.db`
+    token  of a server; default the variable `LOCKTENDER_TOKEN`
+    ca     of a server: a file of certificates to trust in place of the system's
+
+    A store that does not exist yet is made, so that submitting may come before the first engine. A server
+    knows the flows that its workers have announced, and `slots()` needs the database itself.
 
         with connect("postgresql://app@db/flows") as client:
             run = client.submit(build, ["a"])
     """
-    return Client(settings_for(url, {}), engine=False)
+    return Client(settings_for(url, {}), engine=False, access=_access(token, ca))
+
+
+def _access(token: str | None, ca: Url | None) -> ServerAccess:
+    return ServerAccess(token, None if ca is None else os.fspath(ca))
 
 
 @public
 class Opening:
     """An async client that is not open yet: `await` it, or use it in `async with`."""
 
-    def __init__(self, prepared: Callable[[], Prepared], *, engine: bool) -> None:
+    def __init__(
+        self,
+        prepared: Callable[[], Prepared],
+        *,
+        engine: bool,
+        access: ServerAccess | None = None,
+    ) -> None:
         self._prepared = prepared
         self._engine = engine
+        self._access = access
         self._client: AsyncClient | None = None
 
     def __await__(self) -> Generator[Any, None, AsyncClient]:
@@ -179,7 +205,8 @@ class Opening:
     @public
     async def _open(self) -> AsyncClient:
         settings, more = self._prepared()
-        return AsyncClient(await Core.open(settings, engine=self._engine, more=more))
+        client, _ = await opened(settings, engine=self._engine, more=more, access=self._access)
+        return client
 
     async def __aenter__(self) -> AsyncClient:
         self._client = await self._open()
@@ -208,9 +235,12 @@ def embedded_async(
     return Opening(lambda: _prepared(url, provisioner, overrides), engine=True)
 
 
-def connect_async(url: Url | None = None) -> Opening:
+def connect_async(
+    url: Url | None = None, *, token: str | None = None, ca: Url | None = None
+) -> Opening:
     """`connect()` on the caller's event loop: `await` it, or use `async with connect_async() as client:`."""
-    return Opening(lambda: (settings_for(url, {}), None), engine=False)
+    access = _access(token, ca)
+    return Opening(lambda: (settings_for(url, {}), None), engine=False, access=access)
 
 
 def _prepared(

@@ -64,7 +64,7 @@ async def _retry_page(
         nonlocal tried
         left = await _untouched(core, before) if tried else list(before)
         tried = True
-        answers = await core.store.retry(left, again) if left else []
+        answers = await core.store.retry(left, again, core.who) if left else []
         return dict(zip(left, answers, strict=True))
 
     answers = await repeated(queue, "a retry of runs", core.clock, core.guard.check)

@@ -106,7 +106,7 @@ class AsyncTokens:
         core = self._core
         core.guard.check()
         label = names.name(name, "name")
-        rights = TokenRights(_scopes(scopes), names.tags(tags), core.who)
+        rights = TokenRights(checked_scopes(scopes), names.tags(tags), core.who)
         until = None if expires is None else microseconds(expires, "expires")
         made, secret = _new_id(), secrets.token_urlsafe(32)
         if not await core.store.add_token(AddToken(made, label, hash_of(secret), rights, until)):
@@ -179,7 +179,8 @@ class SyncTokens:
         return self._bridge.call(self._tokens.revoke(token))
 
 
-def _scopes(given: Sequence[str]) -> tuple[str, ...]:
+def checked_scopes(given: Sequence[str]) -> tuple[str, ...]:
+    """What a token may do, with all that is included."""
     wanted = [given] if isinstance(given, str) else list(given)
     for each in wanted:
         if each not in SCOPES:
@@ -208,6 +209,11 @@ async def read_tokens(core: Core, ids: Sequence[str]) -> dict[str, TokenRow]:
 async def note_use(core: Core, ids: Sequence[str]) -> None:
     """Stores that these tokens are in use."""
     await core.store.use_tokens(ids)
+
+
+async def claim_keys(core: Core, bodies: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Idempotency-Key → the body that came first with it."""
+    return await core.store.claim_keys(bodies)
 
 
 async def open_session(core: Core, token: TokenRow, seconds: float) -> str:

@@ -69,6 +69,14 @@ class RunInfo(msgspec.Struct, frozen=True):
         )
 
 
+class EndedRun(msgspec.Struct, frozen=True):
+    """A run that was waited for and has ended."""
+
+    number: int
+    state: str
+    """Empty: there is no such run any more."""
+
+
 class QueueInfo(msgspec.Struct, frozen=True):
     """A queued run and its position, from 1, in the order in which runs start."""
 
@@ -234,6 +242,30 @@ class PoolInfo(msgspec.Struct, frozen=True):
         return "unlimited" if self.limit is None else str(self.limit)
 
 
+class PoolHolder(msgspec.Struct, frozen=True):
+    """One attempt that holds slots."""
+
+    run: str
+    task: int
+    step: str
+    slots: int
+    since: datetime | None
+    """None where its worker is dead: the row has the next attempt."""
+    worker: str | None
+    state: str
+    """`running`, `offered`, `stalled` (its worker's lease has passed, the process lives), or `dead`: its worker is
+    gone and the slots are kept until the pool's own lease has passed."""
+    lease_until: datetime | None
+    """When the slots come free if the worker is not heard of any more, the pool's own lease included."""
+
+
+class PoolHolders(msgspec.Struct, frozen=True):
+    """Who holds slots of a pool now."""
+
+    holders: list[PoolHolder]
+    now: datetime
+
+
 class LimitInfo(msgspec.Struct, frozen=True):
     """One rule that is stored: what is in force, and what it would be after a reset."""
 
@@ -247,6 +279,9 @@ class LimitInfo(msgspec.Struct, frozen=True):
     paused: bool
     version: str = ""
     """Another one after every change of it."""
+    rule: Mapping[str, Any] = {}
+    """What is in force, for programs: `limit`, `max_active`, `weights`, `value` … as this kind has them; times in
+    microseconds, -1 is unlimited."""
 
 
 class LimitChangeInfo(msgspec.Struct, frozen=True):

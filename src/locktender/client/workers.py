@@ -99,6 +99,8 @@ class AsyncWorkers:
 
     def _engine_of(self, worker: str) -> Engine | None:
         """The engine of this process, if the worker is its own."""
+        if self._core.acts_for_another:
+            return None  # the leader carries it out, and records who asked
         engine = self._core.engine
         own = engine is not None and engine.membership is not None and engine.worker.id == worker
         return engine if own else None

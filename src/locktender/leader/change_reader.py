@@ -13,7 +13,7 @@ import msgspec
 from locktender.base.errors import NotLeader
 from locktender.base.events import NOBODY, Event, EventRow, unpack
 from locktender.base.model import Failure, Request, StoredRequest
-from locktender.base.states import EXECUTING_RUNS, RunState, TaskState
+from locktender.base.states import EXECUTING_RUNS, TERMINAL_RUNS, RunState, TaskState
 from locktender.kernel.scheduler import Scheduler
 from locktender.leader.isolation import RequestFault, ordered, refusal
 from locktender.leader.own_worker import OwnWorker
@@ -131,18 +131,21 @@ class ChangeReader:
             if request is None or (stored.taken >= MAX_TAKEN and stored.seq not in self._taken):
                 scheduler.commit_builder.record(NOBODY, refusal(stored))
                 continue
-            if stored.seq not in self._taken and request.kind in ("drain", "undrain"):
-                # Once: it is read again until the commit that ends it is written.
+            # Once: it is read again until the commit that ends it is written.
+            is_new = stored.seq not in self._taken
+            if is_new and request.kind in ("drain", "undrain", "cache_clear"):
                 scheduler.commit_builder.record(NOBODY, ordered(stored.seq, request))
             self._taken.add(stored.seq)
             try:
-                await self._carry_out(scheduler, stored.seq, request, now)
+                await self._carry_out(scheduler, stored.seq, request, now, is_new=is_new)
             except Exception as error:
                 if not is_fault(error) or scheduler.lifecycle.at_run:
                     raise
                 raise RequestFault(stored, error) from error
 
-    async def _carry_out(self, scheduler: Scheduler, seq: int, request: Request, now: int) -> None:
+    async def _carry_out(
+        self, scheduler: Scheduler, seq: int, request: Request, now: int, *, is_new: bool
+    ) -> None:
         if request.kind == "drain" or request.kind == "undrain":
             own = self._own
             if own is not None and own.id == request.subject and request.kind == "drain":
@@ -158,6 +161,8 @@ class ChangeReader:
         if row is None:
             return
         scheduler.lifecycle.at_run = row.seq
+        if is_new and request.who and row.state not in TERMINAL_RUNS:
+            scheduler.commit_builder.record(row.seq, ordered(seq, request))
         if request.kind == "cancel" and (
             row.state in EXECUTING_RUNS or row.seq in scheduler.held.rows
         ):

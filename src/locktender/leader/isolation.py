@@ -131,7 +131,7 @@ def refusal(stored: StoredRequest, why: str = "") -> Change:
 
 
 def ordered(seq: int, request: Request) -> Change:
-    """The event of an order to a worker: the worker's own events do not say who gave it."""
+    """Who asked for it: the events of what is changed do not say that."""
     data = {"request": seq, "kind": request.kind, "subject": request.subject, "who": request.who}
     return Change("request", 0, "", "ordered", 0, data)
 

@@ -115,6 +115,10 @@ class AuditNumbers:
         return True
 
 
+MOST_LABEL_SETS = 100
+OTHER_LABELS = "(others)"
+
+
 class Metrics:
     """The numbers of one engine. Told on its loop."""
 
@@ -126,6 +130,8 @@ class Metrics:
         self.failed_terms: int = 0
         """Terms of this process that failed, in a row; 0: the last one did not."""
         self.demand: int = 0
+        self.demand_by_labels: dict[str, int] = {}
+        """By the labels that tasks need: `gpu=a100,zone=b`; empty: none."""
         self.stalled: set[str] = set()
         """Workers whose lease has passed and whose process lives."""
         self.cycles: Spread = Spread(CYCLE_SECONDS)
@@ -178,6 +184,7 @@ class Metrics:
     def led(self) -> None:
         """The term is over: what only a leader knows is not known here any more."""
         self.term = self.demand = 0
+        self.demand_by_labels = {}
         self.unfit = self.oldest_offer_us = self.silent = self.unadvanced = 0
         self._swept_at = None
         self.stalled = set()
@@ -194,12 +201,23 @@ class Metrics:
         """Once a second: what a sweep found, at `now` in the store's time."""
         self._swept_at = _CLOCK.monotonic()
         self.demand = demand.total
+        self._count_labels(demand)
         self.unfit = sum(want.tasks for want in demand.wants if not want.workers)
         self.unadvanced = unadvanced
         # The oldest offer comes first.
         first = next(iter(ledger.offers.values()), None)
         self.oldest_offer_us = 0 if first is None else max(0, now - first.scheduled_at)
         self.silent = len(ledger.workers.silences())
+
+    def _count_labels(self, demand: Demand) -> None:
+        # A set that was wanted once stays, as 0: what scales by it must not find nothing there.
+        found = dict.fromkeys(self.demand_by_labels, 0)
+        for want in demand.wants:
+            labels = ",".join(f"{label}={value}" for label, value in want.needs)
+            if labels not in found and len(found) >= MOST_LABEL_SETS:
+                labels = OTHER_LABELS
+            found[labels] = found.get(labels, 0) + want.tasks
+        self.demand_by_labels = found
 
     @property
     def sweep_age_us(self) -> int:

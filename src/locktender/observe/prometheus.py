@@ -167,6 +167,12 @@ def _of_leader(metrics: Metrics) -> Iterator[Metric]:
         "Tasks that lack only a worker, as the leader found them; 0 where it does not lead.",
         metrics.demand,
     )
+    yield _gauges(
+        "locktender_demand_by_labels_tasks",
+        "Tasks that lack only a worker, by the labels that they need of one.",
+        "labels",
+        metrics.demand_by_labels,
+    )
     yield Gauge(
         "locktender_stalled_workers",
         "Workers whose lease has passed and whose process lives; 0 where it does not lead.",

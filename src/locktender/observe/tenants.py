@@ -14,6 +14,7 @@ from locktender.kernel.reasons import GateOpening, Reason
 from locktender.observe.answer import Why
 from locktender.observe.blame import Blame, GateTime
 from locktender.observe.holders import LostTo
+from locktender.observe.timeline import Timeline
 
 OTHERS: Final = "others"
 _RUN_ID: Final = re.compile(r"\b[0-9a-z]{26}\b", re.IGNORECASE)
@@ -103,6 +104,19 @@ def hidden_blame(blame: Blame, own: Set[str]) -> Blame:
 
 
 def _gate(gate: GateTime, own: Set[str]) -> GateTime:
-    shown = [each for each in gate.to if each.run in own]
-    lost = sum(each.us for each in gate.to if each.run not in own)
-    return replace(gate, to=(*shown, LostTo(OTHERS, lost)) if lost else tuple(shown))
+    return replace(gate, to=_lost(gate.to, own))
+
+
+def hidden_timeline(timeline: Timeline, own: Set[str]) -> Timeline:
+    """The same of a timeline: others have no id in it."""
+    return replace(
+        timeline,
+        whats=[replace(each, to=_lost(each.to, own)) for each in timeline.whats],
+        holders=[each if each in own else "" for each in timeline.holders],
+    )
+
+
+def _lost(to: tuple[LostTo, ...], own: Set[str]) -> tuple[LostTo, ...]:
+    shown = [each for each in to if each.run in own]
+    lost = sum(each.us for each in to if each.run not in own)
+    return (*shown, LostTo(OTHERS, lost)) if lost else tuple(shown)

@@ -121,6 +121,7 @@ class CommandProvisioner:
         """Worker → the engine's id, newest last."""
         self._listed: builtins.list[Provisioned] = []
         self._listed_at: int | None = None
+        self._list_error: Exception | None = None
         self._since: deque[tuple[str, int]] = deque(maxlen=IDS_KEPT)
         """(worker, when it was requested) since the last list began."""
         self._released: set[str] = set()
@@ -156,12 +157,10 @@ class CommandProvisioner:
             return []
         now = self._clock.monotonic()
         if self._listed_at is None or now - self._listed_at >= self._list_interval_us:
-            before = builtins.list(self._since)
-            output = await self._run("list", self._options.list, os.environ)
-            self._listed = self._read_list(output)
             self._listed_at = now
-            for each in before:
-                self._since.remove(each)
+            await self._list_anew()
+        if self._list_error is not None:
+            raise self._list_error
         known = {each.name for each in self._listed}
         coming = [
             Provisioned(name, "starting", since, "requested")
@@ -169,6 +168,18 @@ class CommandProvisioner:
             if name not in known
         ]
         return self._listed + coming
+
+    async def _list_anew(self) -> None:
+        before = set(self._since)
+        self._list_error = TimeoutError()  # what stays if this call is cancelled
+        try:
+            self._listed = self._read_list(await self._run("list", self._options.list, os.environ))
+        except Exception as error:
+            self._list_error = error
+            raise
+        self._list_error = None
+        # Whoever was requested before it began is in it, or is not there.
+        self._since = deque((each for each in self._since if each not in before), IDS_KEPT)
 
     async def release(self, name: str) -> None:
         if not self._options.release:

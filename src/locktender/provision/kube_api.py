@@ -1,8 +1,8 @@
 """The few requests to a Kubernetes API server that are needed, over asyncio and h11.
 
-Five endpoints are used: create, list, watch and delete a Job, read its owner. The official
-client is synchronous and 40 times the size of this file; others follow its releases. HTTP/1.1
-and these endpoints have been stable for years, and h11 is here already: uvicorn needs it.
+Few endpoints are used: create, read, list, watch and delete Jobs, list pods, read an owner.
+The official client brings 20 distributions for them. HTTP/1.1 and these endpoints have been
+stable for years, and h11 is here already: uvicorn needs it.
 
 Each request has a connection of its own. The token is read from its file each time, so a
 rotated one is used at once; after 401 it is read again and the request repeated. 429 and

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 
@@ -24,7 +25,7 @@ import msgspec
 from locktender.base import version
 from locktender.base.clock import SECOND
 from locktender.base.config import Settings
-from locktender.base.errors import StoreError
+from locktender.base.errors import RoleRefused, StoreError
 from locktender.base.model import BlockingSession, HeldUp
 from locktender.client.views import instant
 from locktender.engine import Engine
@@ -90,7 +91,10 @@ class HealthAnswers:
             problems += [
                 each.text() for each in held_up.sessions if each.holds in ("lock", "write")
             ]
-            problems += await self._troubles.get(STORE_SECONDS)
+            with suppress(
+                RoleRefused
+            ):  # a worker's role reads no history: the servers' answers have these
+                problems += await self._troubles.get(STORE_SECONDS)
             problems += self._engine.metrics.audit.problems()
         except TimeoutError:
             reachable = False

@@ -408,8 +408,9 @@ def queued_event(
     before: str = NEW,
     generation: int = 0,
     again: Sequence[int] = (),
+    who: str = "",
 ) -> Change:
-    """`again`: nodes that run again though they have finished."""
+    """`again`: nodes that run again though they have finished; `who`: of a retry, who asked for it."""
     data: dict[str, Any] = {
         "flow": run.flow,
         "graph": run.graph,
@@ -426,6 +427,8 @@ def queued_event(
         data["waits_for"] = waits_for
     if again:
         data["again"] = list(again)
+    if who:
+        data["who"] = who
     if run.throttle is not None:
         data["throttle"] = run.throttle
     if run.scheduled is not None:

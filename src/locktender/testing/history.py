@@ -63,7 +63,11 @@ class Read(NamedTuple):
 def load_history(
     source: Source, *, slack_us: int = SLACK_US, rejections: Sequence[Rejection] = ()
 ) -> History:
-    """All events of a store with the graphs they refer to; *complete* where nothing is active in it."""
+    """All events of a store with the graphs they refer to; *complete* where nothing is active in it.
+
+    slack_us    how far instants of two processes may contradict each other; default 50,000
+    rejections  submissions that were refused, as the test saw them; default none
+    """
     return _history(_read(source), slack_us, rejections)
 
 
@@ -74,7 +78,7 @@ def check_history(
 
     Works beside a live engine and after it. Where nothing is active, every run
     must have ended and nothing may be held. The rows and the counters must say
-    what the history says.
+    what the history says. The options are those of `load_history`: `slack_us`, `rejections`.
     """
     read = _read(source)
     history = _history(read, slack_us, rejections)

@@ -124,7 +124,7 @@ class Overlap:
 
     @contextmanager
     def body(self, name: str, *, label: str = "", weight: int = 1) -> Generator[None]:
-        """As `recording`, to this file."""
+        """As `recording`, to this file, with the same `label` and `weight`."""
         pid, parent = os.getpid(), os.getppid()
         body = f"{pid}-{next(_numbers)}"
         error = ""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -23,6 +24,7 @@ from locktender.client.run import AsyncRun
 from locktender.client.runs_async import runs_beginning
 from locktender.client.submission import Submission
 from locktender.client.submit import Prepared, Preparing
+from locktender.client.tokens import claim_keys
 from locktender.server.api.answers import Malformed, StateConflict
 
 MOST_TOGETHER = 1_000
@@ -31,6 +33,10 @@ MOST_FLOWS_KEPT = 1_000
 MAX_KEY = 200
 KEY_CHARACTERS = 16
 """Of an id, those that the key decides: 80 bits. The other ten are the body's."""
+TIME_CHARACTERS = 10
+TIMED_CHARACTERS = 20
+"""The same of a key that is spelled as an id: its time is the id's, and 50 bits more are the key's."""
+_SPELLED = re.compile(r"[0-9a-hjkmnp-tv-z]{26}")
 _sorted = msgspec.json.Encoder(order="deterministic").encode
 Answered = AsyncRun[Any] | Refusal
 
@@ -41,14 +47,14 @@ class SubmitGroups:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._client = AsyncClient(core)
-        self._waiting: list[tuple[Prepared, asyncio.Future[Answered]]] = []
+        self._waiting: list[_Waiting] = []
         self._task: asyncio.Task[None] | None = None
         self._flows: dict[str, tuple[float, AnnouncedFlow]] = {}
 
-    async def submit(self, prepared: Prepared) -> AsyncRun[Any]:
-        """Raises what `AsyncClient.submit` raises."""
+    async def submit(self, prepared: Prepared, key: IdempotencyKey | None = None) -> AsyncRun[Any]:
+        """Raises what `AsyncClient.submit` raises, and `StateConflict` where the key has another body."""
         future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
-        self._waiting.append((prepared, future))
+        self._waiting.append(_Waiting(prepared, future, key))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._serve(), name="locktender-submissions")
         found = await future
@@ -65,7 +71,11 @@ class SubmitGroups:
         """Checked by the code that is here, or by what workers announced."""
         if not is_elsewhere(flow):
             preparing = Preparing(flow, self._core.settings, self._core.clock)
-            return [preparing.prepare(call) for call in calls]
+            several = len(calls) > 1
+            return [
+                preparing.prepare(call, index if several else None)
+                for index, call in enumerate(calls)
+            ]
         return prepare_announced(self._core, await self._announced(flow), calls)
 
     async def _announced(self, name: str) -> AnnouncedFlow:
@@ -82,28 +92,55 @@ class SubmitGroups:
     async def _serve(self) -> None:
         while self._waiting:
             group, self._waiting = self._waiting[:MOST_TOGETHER], self._waiting[MOST_TOGETHER:]
-            await self._group(group)
+            try:
+                await self._claim([each.key for each in group if each.key is not None])
+            except Exception as error:  # noqa: BLE001 — the error is the answer to every request
+                for each in group:
+                    _fail(each.future, error)
+                continue
+            for each in group:
+                if each.key is not None and each.key.refused is not None:
+                    _fail(each.future, each.key.refused)
+            await self._group([each for each in group if not each.future.done()])
 
-    async def _group(self, group: list[tuple[Prepared, asyncio.Future[Answered]]]) -> None:
+    async def _claim(self, keys: Sequence[IdempotencyKey]) -> None:
+        """Of requests with one key and different bodies the first counts, also where another server has it."""
+        bodies: dict[str, bytes] = {}
+        for key in keys:
+            bodies.setdefault(key.claim, key.body)
+        found = await claim_keys(self._core, bodies) if bodies else {}
+        for key in keys:
+            if found.get(key.claim, key.body) != key.body:
+                key.refused = key.conflict("submitted", None)
+
+    async def claim(self, key: IdempotencyKey) -> None:
+        """Raises `StateConflict` where another body came first."""
+        await self._claim([key])
+        if key.refused is not None:
+            raise key.refused
+
+    async def _group(self, group: list[_Waiting]) -> None:
+        if not group:
+            return
         try:
             found = await self._client.submit_all_prepared(
-                [prepared for prepared, _ in group], partial=True
+                [each.prepared for each in group], partial=True
             )
         except InvalidInput as error:
             if len(group) == 1:
-                _fail(group[0][1], error)
+                _fail(group[0].future, error)
                 return
             # One of them can never start, and would refuse the others.
             for each in group:
                 await self._group([each])
             return
         except Exception as error:  # noqa: BLE001 — the error is the answer to every request
-            for _, future in group:
-                _fail(future, error)
+            for each in group:
+                _fail(each.future, error)
             return
-        for (_, future), answer in zip(group, found, strict=True):
-            if not future.done():
-                future.set_result(answer)
+        for each, answer in zip(group, found, strict=True):
+            if not each.future.done():
+                each.future.set_result(answer)
 
 
 def _fail(future: asyncio.Future[Answered], error: Exception) -> None:
@@ -124,12 +161,18 @@ class IdempotencyKey:
             )
         self._key = key
         self._seed = f"{whose}\0{key}".encode()
-        self._body = hashlib.sha256(_sorted(body)).digest()
+        self.body: bytes = hashlib.sha256(_sorted(body)).digest()
+        self.claim: str = hashlib.sha256(self._seed).hexdigest()
+        self.refused: StateConflict | None = None
+        """Another body came first with this key."""
+        self._time = key[:TIME_CHARACTERS] if _SPELLED.fullmatch(key) else ""
+        self._own = TIMED_CHARACTERS if self._time else KEY_CHARACTERS
 
     def run_id(self, index: int = 0) -> str:
         """Of the run of this index."""
         ours = hashlib.sha256(b"%s\0%d" % (self._seed, index)).digest()
-        return id_of(ours)[:KEY_CHARACTERS] + id_of(self._body)[KEY_CHARACTERS:]
+        head = self._time + id_of(ours)[: self._own - len(self._time)]
+        return head + id_of(self.body)[self._own :]
 
     def given_to(self, prepared: Sequence[Prepared]) -> list[Prepared]:
         """`prepared` with the ids of this key."""
@@ -143,15 +186,26 @@ class IdempotencyKey:
     async def earlier(self, core: Core) -> AsyncRun[Any] | None:
         """The run of this key and body, if there is one. Raises `StateConflict` if the key had another body."""
         ours = self.run_id()
-        found = await runs_beginning(core, ours[:KEY_CHARACTERS])
+        found = await runs_beginning(core, ours[: self._own])
         for info in found:
             if info.id != ours:
-                raise StateConflict(
-                    f"the key {self._key!r} was used with another body.",
-                    state=info.state,
-                    run=info.id,
-                    field="idempotency-key",
-                    got=self._key,
-                    hint="Use a new key for a new submission.",
-                )
+                raise self.conflict(info.state, info.id)
         return AsyncRun(core, ours) if found else None
+
+    def conflict(self, state: str, run: str | None) -> StateConflict:
+        return StateConflict(
+            f"the key {self._key!r} was used with another body.",
+            state=state,
+            run=run,
+            field="idempotency-key",
+            got=self._key,
+            hint="Use a new key for a new submission.",
+        )
+
+
+class _Waiting(NamedTuple):
+    """A run to submit, and who waits for the answer."""
+
+    prepared: Prepared
+    future: asyncio.Future[Answered]
+    key: IdempotencyKey | None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 
 from locktender.base.errors import InvalidInput, NotFound
-from locktender.observe.tenants import Own, hidden_blame, hidden_why, named_runs
+from locktender.observe.tenants import Own, hidden_blame, hidden_timeline, hidden_why, named_runs
 from locktender.server.api.answers import Forbidden
 
 if TYPE_CHECKING:
@@ -94,8 +94,12 @@ def hide_blame(call: ApiCall, blame: Blame) -> Blame:
 async def hide_timeline(call: ApiCall, drawn: Timeline) -> Timeline:
     if not call.principal.tags:
         return drawn
-    holders = [run if await call.is_own(run) else "" for run in drawn.holders]
-    return msgspec.structs.replace(drawn, holders=holders)
+    named = {each.run: each.tags for what in drawn.whats for each in what.to}
+    own = {run for run, tags in named.items() if call.principal.sees(tags)}
+    for run in set(drawn.holders) - own:
+        if await call.is_own(run):
+            own.add(run)
+    return hidden_timeline(drawn, {drawn.run, *own})
 
 
 def shown_pool(principal: Principal, pool: PoolInfo) -> PoolInfo | None:

@@ -188,7 +188,7 @@ def _drawn(box: Box, corner: Point, run: str) -> Iterable[str]:
     several = box.mapped or box.calls > 1
     yield (
         f'<a class="node n-{state}{" wait" * (box.wait is not None)}" href="{where}"'
-        f' data-step="{escape(box.name)}" aria-label="{escape(_title(box))}">'
+        f' data-step="{escape(box.name)}">'
         f'<g transform="translate({corner.x:.1f} {corner.y:.1f})">'
     )
     yield f"<title>{escape(_title(box))}</title>"

@@ -10,6 +10,7 @@ from locktender.base.errors import NotFound
 from locktender.base.names import did_you_mean
 from locktender.client.client_async import AsyncClient
 from locktender.client.views import LimitInfo
+from locktender.server.api.tenancy import shown_limit
 from locktender.server.ui.pages import Dialog, Done, FormField, UiRoute, View
 from locktender.server.ui.pools import REASON, number
 from locktender.server.ui.words import segment
@@ -32,6 +33,10 @@ SETTABLE = frozenset(MEANING)
 async def show_limits(view: View) -> Response:
     work = await view.shared.work()
     found = await view.client.limits.list()
+    alone = not view.principal.tags
+    if not alone:
+        seen = [shown_limit(view.principal, each) for each in found]
+        found = [each for each in seen if each is not None]
     waiting: Counter[str] = Counter()
     for each in work.gates:
         kind, _, counter = each.gate.partition(":")
@@ -45,8 +50,8 @@ async def show_limits(view: View) -> Response:
         meaning=MEANING,
         tag_waiting=waiting,
         work=work,
-        costs=await view.shared.costs(),
-        changes=await view.client.limits.history(MOST_CHANGES),
+        costs=await view.shared.costs() if alone else [],
+        changes=await view.client.limits.history(MOST_CHANGES) if alone else [],
         settable=SETTABLE,
     )
 

@@ -1,14 +1,118 @@
-"""Overview."""
+"""The overview: the canal with its gates, what is wrong, and what became of runs lately."""
 
 from __future__ import annotations
 
-from starlette.responses import Response
+from collections.abc import Iterator
+from typing import Literal
 
-from locktender.server.ui.pages import UiRoute, View
+import msgspec
+from starlette.responses import RedirectResponse, Response
+
+from locktender.client.views import RunInfo, instant
+from locktender.server.state import DemandAnswer, Health
+from locktender.server.ui.canal import canal, gate_href, rates, series
+from locktender.server.ui.pages import HEADERS, UiRoute, View
+from locktender.server.ui.reading import ActiveWork
+from locktender.server.ui.words import address, gate_text, plural
+from locktender.store.protocol import RunFilter
+
+CEILING = 0.9
+LAG_SECONDS = 60.0
+MOST_FAILED = 6
+MOST_ALERTS = 12
+MOST_GATES = 12
+
+
+class Alert(msgspec.Struct, frozen=True):
+    """Something that an operator should look at."""
+
+    text: str
+    href: str = ""
+    link: str = "Show"
+    kind: Literal["warn", "bad"] = "warn"
 
 
 async def show_overview(view: View) -> Response:
-    return await view.page("overview.html")
+    if view.principal.tags:
+        # Numbers over all runs are nobody's own.
+        return RedirectResponse("/runs", 303, HEADERS)
+    work = await view.shared.work()
+    health, _ = await view.api.health.answer()
+    alerts = [*_troubles(health), *_of_work(work), *_of_demand(await view.api.demand.answer())]
+    failed = await view.core.store.runs(
+        RunFilter(states=["failed", "timed_out", "held"], limit=MOST_FAILED)
+    )
+    found = rates(work.traffic.lately, work.now)
+    waiting = [each for each in work.gates if each.gate and each.waiting]
+    waiting.sort(key=lambda each: -each.waiting)
+    return await view.page(
+        "overview.html",
+        canal=canal(work, found),
+        rates=found,
+        series=series(work.traffic.lately, work.now),
+        gates=[(each, gate_href(each)) for each in waiting[:MOST_GATES]],
+        more_gates=len(waiting) - MOST_GATES,
+        alerts=alerts[:MOST_ALERTS],
+        failed=[RunInfo.of(row) for row in failed],
+        work=work,
+        oldest=instant(work.opened.oldest_at) if work.opened.oldest_at else None,
+        empty=not work.traffic.lately and not work.opened.active,
+    )
+
+
+def _troubles(health: Health) -> Iterator[Alert]:
+    for each in health.problems:
+        yield Alert(f"{each[:1].upper()}{each[1:]}.".replace("..", "."), "/health", "Health", "bad")
+    if health.history_lag_seconds > LAG_SECONDS:
+        yield Alert(
+            "The history is held up by an open transaction: runs go on; audit, checkpoints and pruning wait.",
+            "/health",
+            "Which session",
+        )
+
+
+def _of_work(work: ActiveWork) -> Iterator[Alert]:
+    opened = work.opened
+    if work.max_active >= 0 and opened.active > CEILING * work.max_active:
+        yield Alert(
+            f"The admission ceiling is near: {opened.active:,} of {work.max_active:,} runs are active."
+            " Beyond it submissions are refused.",
+            "/limits",
+            "Limits",
+            "bad" if opened.active >= work.max_active else "warn",
+        )
+    for each in work.gates:
+        if each.never:
+            what = plural(each.never, each.what)
+            yield Alert(
+                f"{what} can never start as limits are now: {gate_text(each.gate)} has {each.limit}.",
+                gate_href(each),
+                "The gate",
+                "bad",
+            )
+        elif each.paused:
+            yield Alert(
+                f"{plural(each.waiting, each.what)} wait for the end of a pause: {gate_text(each.gate)}.",
+                gate_href(each),
+            )
+    if opened.held:
+        yield Alert(
+            f"{plural(opened.held, 'run is', 'runs are')} held for an operator.",
+            address("/runs", status="held"),
+            kind="bad",
+        )
+
+
+def _of_demand(demand: DemandAnswer) -> Iterator[Alert]:
+    for need in demand.by_need:
+        if not need.matching_workers:
+            labels = "".join(f", {key}={value}" for key, value in need.needs.items())
+            yield Alert(
+                f"No worker fits {plural(need.tasks, 'task')} of step {need.step} ({need.executor}{labels}).",
+                "/workers",
+                "Workers",
+                "bad",
+            )
 
 
 ROUTES = (UiRoute("/", show_overview),)

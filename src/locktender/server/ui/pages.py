@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import shlex
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
@@ -27,6 +27,8 @@ from locktender.client.client_async import AsyncClient
 from locktender.client.core import Core
 from locktender.client.run import AsyncRun
 from locktender.client.views import RunInfo, instant
+from locktender.observe.answer import Why
+from locktender.observe.tenants import Own, hidden_why
 from locktender.server.api.answers import (
     Broken,
     Endpoint,
@@ -40,6 +42,7 @@ from locktender.server.api.answers import (
 from locktender.server.api.login import login_url
 from locktender.server.api.principal import Principal, Scope
 from locktender.server.api.routing import Api
+from locktender.server.api.tenancy import Tenant, check_tenant, own_tags
 from locktender.server.ui import words
 from locktender.server.ui.assets import asset_url
 from locktender.server.ui.reading import SharedReadings
@@ -143,6 +146,18 @@ class View:
         headers = self.request.headers
         return headers.get("hx-target", "") if headers.get("hx-request") == "true" else ""
 
+    def own(self, tags: Mapping[str, str]) -> dict[str, Any]:
+        """A filter by tags, bound to those of the principal."""
+        return own_tags(self.principal, tags)
+
+    def hidden(self, whys: Iterable[tuple[int, Why]]) -> list[Why]:
+        """Each with the number of its run; without names of runs that somebody else has."""
+        found = list(whys)
+        if not self.principal.tags:
+            return [why for _, why in found]
+        ids = {why.id for _, why in found}
+        return [hidden_why(why, Own(ids, number)) for number, why in found]
+
     async def now(self) -> datetime:
         return instant(await self.core.store.now())
 
@@ -214,6 +229,19 @@ class UiRoute:
     scope: Scope = "read"
 
 
+OWN = ("/runs", "/queue", "/search", "/inbox", "/schedules")
+"""Pages that show a token bound to tags only what is its own."""
+NUMBERS = frozenset({"/", "/pools", "/pools/{pool}", "/limits"})
+"""Pages that show it shared things, without names of others."""
+
+
+def tenant_of(route: UiRoute) -> Tenant:
+    """What a page is to a token that is bound to tags, as routes of the API say it."""
+    if route.path in NUMBERS:
+        return "numbers"
+    return "own" if any(f"{route.path}/".startswith(f"{own}/") for own in OWN) else "none"
+
+
 @cache
 def templates() -> Environment:
     found = Environment(
@@ -260,6 +288,7 @@ def ui_endpoint(api: Api, route: UiRoute, readings: SharedReadings) -> Endpoint:
                 readings,
             )
             principal.check(route.scope)
+            check_tenant(principal, tenant_of(route))
             if route.method == "POST":
                 await _read_form(view)
             return await route.handler(view)

@@ -8,10 +8,11 @@ import msgspec
 from starlette.responses import Response
 
 from locktender.base.durations import spoken
+from locktender.base.errors import NotFound
 from locktender.base.limits import pool_name
 from locktender.client.client_async import AsyncClient
-from locktender.client.pool_holders import PoolHolder
-from locktender.client.views import PoolInfo, instant
+from locktender.client.views import PoolHolder, PoolInfo, instant
+from locktender.server.api.tenancy import shown_pool
 from locktender.server.ui.pages import Dialog, Done, FormField, UiRoute, View
 from locktender.server.ui.reading import ActiveWork, PoolWaiter
 from locktender.server.ui.words import segment
@@ -43,16 +44,21 @@ def _card(view: View, work: ActiveWork, pool: PoolInfo) -> PoolCard:
     )
 
 
+def _shown(view: View, pool: PoolInfo) -> bool:
+    return not view.principal.tags or shown_pool(view.principal, pool) is not None
+
+
 async def show_pools(view: View) -> Response:
     work = await view.shared.work()
-    cards = [_card(view, work, pool) for pool in work.pools]
-    bounded = [pool for pool in work.pools if pool.limit is not None]
+    pools = [pool for pool in work.pools if _shown(view, pool)]
+    cards = [_card(view, work, pool) for pool in pools]
+    bounded = [pool for pool in pools if pool.limit is not None]
     return await view.page(
         "pools.html",
         cards=cards,
         claimed=sum(pool.used for pool in bounded),
         total=sum(pool.limit or 0 for pool in bounded),
-        pending=sum(pool.waiting for pool in work.pools),
+        pending=sum(pool.waiting for pool in pools),
         most=MOST_SHOWN,
     )
 
@@ -60,17 +66,19 @@ async def show_pools(view: View) -> Response:
 async def show_pool(view: View) -> Response:
     name = pool_name(view.path("pool"))
     info = await _current(view, name)
+    if not _shown(view, info):
+        raise NotFound(f"there is no pool {name!r}.", field="pool", got=name)
     card = _card(view, await view.shared.work(), info)
-    changes = await view.client.limits.history(MOST_CHANGES)
+    alone = not view.principal.tags
     gates = {f"{kind}:{name}" for kind in ("pool", "rate", "reserved", "paused")}
+    changes = await view.client.limits.history(MOST_CHANGES) if alone else []
+    costs = await view.shared.costs() if alone else []
     return await view.page(
         "pool.html",
         card=card,
         pool=info,
-        changes=[each for each in changes if each.kind == "pool" and each.name == name][
-            :MOST_SHOWN
-        ],
-        costs=[each for each in await view.shared.costs() if each.gate in gates],
+        changes=[each for each in changes if (each.kind, each.name) == ("pool", name)][:MOST_SHOWN],
+        costs=[each for each in costs if each.gate in gates],
         waiters=[(each, instant(each.since)) for each in card.waiters],
     )
 

@@ -44,7 +44,8 @@ async def show_queue(view: View) -> Response:
     store = view.core.store
     entries, more = await _page(view, store, after)
     whys, _ = await queued_whys(store, entries, quick=True)
-    rows = await _rows(store, entries, whys)
+    numbers = [entry.run.seq for entry in entries]
+    rows = await _rows(store, entries, view.hidden(zip(numbers, whys, strict=False)))
     opened, (limits, _) = await store.open_runs(), await store.limits()
     following = ""
     if more and entries:
@@ -55,6 +56,7 @@ async def show_queue(view: View) -> Response:
         rows=rows,
         opened=opened,
         oldest=instant(opened.oldest_at) if opened.oldest_at else None,
+        places=(await view.shared.work()).places,
         max_runs=limits.max_concurrent_runs,
         max_active=limits.max_active,
         runs_paused=limits.runs_paused,

@@ -18,9 +18,9 @@ import msgspec
 from locktender.base.config import Settings
 from locktender.base.states import TaskState
 from locktender.client.core import Core
-from locktender.client.pool_holders import PoolHolder, pool_holders
+from locktender.client.pool_holders import pool_holders
 from locktender.client.pools_async import pool_infos
-from locktender.client.views import PoolInfo
+from locktender.client.views import PoolHolder, PoolInfo
 from locktender.kernel import lanes
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.gates.protocol import Block, Gate
@@ -79,6 +79,8 @@ class ActiveWork(msgspec.Struct, frozen=True):
     traffic: Traffic
     max_active: int
     max_runs: int
+    places: int
+    """Runs that hold a place: one that sleeps or waits for an event has given it back."""
     gates: list[GateCount]
     running: int
     """Tasks with a running body."""
@@ -161,6 +163,7 @@ async def read_work(store: Store) -> ActiveWork:
         traffic=traffic,
         max_active=snapshot.limits.max_active,
         max_runs=snapshot.limits.max_concurrent_runs,
+        places=scheduler.ledger.run_gate.used,
         gates=_gates(scheduler, snapshot, traffic.by_lane),
         running=states.count(TaskState.RUNNING),
         offered=states.count(TaskState.SCHEDULED),

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from starlette.responses import RedirectResponse, Response
 
-from locktender.base.errors import InvalidInput
+from locktender.base.errors import InvalidInput, LocktenderError
 from locktender.base.ids import MAX_RUNS
 from locktender.base.model import RunRow
 from locktender.base.states import TERMINAL_RUNS, RunState
@@ -19,6 +19,7 @@ from locktender.client.views import RunInfo
 from locktender.observe.answer import Why
 from locktender.observe.why_queued import whys_of
 from locktender.server.api.reading import pairs, words
+from locktender.server.api.tenancy import own_key
 from locktender.server.ui.pages import HEADERS, Dialog, Done, FormField, UiRoute, View
 from locktender.server.ui.reading import ActiveWork
 from locktender.server.ui.words import address, plural
@@ -144,15 +145,15 @@ async def _found(view: View, wanted: RunsFilter) -> list[RunRow]:
     number = int(before) if before else None
     if wanted.q:
         return await _searched(view, wanted.q, number)
-    tags = {**wanted.pairs, **view.principal.tags}
-    where = filter_of(wanted.states, tags, wanted.flow or None, PAGE + 1)
+    where = filter_of(wanted.states, view.own(wanted.pairs), wanted.flow or None, PAGE + 1)
     return await view.core.store.runs(msgspec.structs.replace(where, before=number))
 
 
 async def _searched(view: View, text: str, before: int | None) -> list[RunRow]:
     """By key, and by the beginning of an id. Who sees only their own cannot guess at ids."""
     store = view.core.store
-    rows = await store.runs(RunFilter(key=text, limit=PAGE + 1, before=before))
+    key = own_key(view.principal, text)
+    rows = await store.runs(RunFilter(key=key, limit=PAGE + 1, before=before))
     lower = text.lower()
     shortest = ID_LENGTH if view.principal.tags else SHORTEST_PREFIX
     if (
@@ -167,7 +168,8 @@ async def _searched(view: View, text: str, before: int | None) -> list[RunRow]:
 
 async def _shown(view: View, page: list[RunRow], work: ActiveWork) -> list[ShownRun]:
     queued = [row for row in page if row.state == RunState.QUEUED]
-    whys = await whys_of(view.core.store, queued) if queued else {}
+    known = await whys_of(view.core.store, queued) if queued else {}
+    whys = dict(zip(known, view.hidden(known.items()), strict=True))
     found: list[ShownRun] = []
     for row in page:
         info, why = RunInfo.of(row), whys.get(row.seq)
@@ -187,11 +189,18 @@ def _groups(rows: list[ShownRun]) -> list[tuple[str, list[ShownRun]]]:
     return sorted(by_gate.items(), key=lambda each: (each[0] in ("", "ended"), -len(each[1])))
 
 
+def _is_filter(text: str) -> bool:
+    try:
+        return bool(filter_of(None, pairs(text, "tags"), None, 1).tags)
+    except LocktenderError:
+        return False
+
+
 async def search(view: View) -> Response:
     """From the search box to the run, or to the list that fits."""
     text = view.query("q")[:200]
     where = address("/runs", q=text)
-    if "=" in text:
+    if _is_filter(text):
         where = address("/runs", tags=text)
     elif text:
         found = await _searched(view, text, None)
@@ -203,7 +212,7 @@ async def search(view: View) -> Response:
 async def _count(view: View, wanted: RunsFilter, states: Iterable[str]) -> tuple[int, bool]:
     """How many match, and whether there are more than were counted."""
     asked = [each for each in wanted.states or states if each in states]
-    tags = {**wanted.pairs, **view.principal.tags}
+    tags = view.own(wanted.pairs)
     number = 0
     async for rows in Matching(asked, tags, wanted.flow or None).slices(view.core):
         number += len(rows)
@@ -249,7 +258,7 @@ async def ask_cancel_all(view: View) -> Response:
 
 async def cancel_all(view: View) -> Response:
     wanted = RunsFilter.of(view.sent)
-    tags = {**wanted.pairs, **view.principal.tags}
+    tags = view.own(wanted.pairs)
     _named(wanted)
     asked = await view.client.runs.cancel(
         status=wanted.states, tags=tags, flow=wanted.flow or None, reason=view.sent("reason")
@@ -264,7 +273,7 @@ async def ask_retry_all(view: View) -> Response:
 
 async def retry_all(view: View) -> Response:
     wanted = RunsFilter.of(view.sent)
-    tags = {**wanted.pairs, **view.principal.tags}
+    tags = view.own(wanted.pairs)
     _named(wanted)
     again = await view.client.runs.retry(status=wanted.states, tags=tags, flow=wanted.flow or None)
     return await view.done(Done(f"{plural(len(again), 'run')} queued again."))
@@ -278,7 +287,7 @@ async def ask_move_all(view: View) -> Response:
 
 async def move_all(view: View) -> Response:
     wanted = RunsFilter.of(view.sent)
-    tags = {**wanted.pairs, **view.principal.tags}
+    tags = view.own(wanted.pairs)
     text = view.sent("priority")
     priority: Any = int(text) if text.removeprefix("-").isdecimal() and len(text) < 12 else text
     asked = await view.client.queue.reprioritise(

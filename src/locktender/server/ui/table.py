@@ -46,6 +46,7 @@ def ui_endpoints(api: Api, readings: SharedReadings) -> Mapping[str, dict[str, E
         found.setdefault(route.path, {})[route.method] = ui_endpoint(api, route, readings)
 
     async def live(request: Request) -> Response:
+        # It says only that something has changed: a token bound to tags may know.
         api.access.identify(request).check("read")
         return LiveStream(readings.feed)
 

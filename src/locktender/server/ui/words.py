@@ -79,6 +79,18 @@ def ago(at: datetime, now: datetime) -> str:
     return f"in {duration(whole)}" if passed < timedelta(0) else f"{duration(whole)} ago"
 
 
+def about(us: int) -> str:
+    """An estimate, not more exact than it is: `~40s`, `~3m`."""
+    seconds = us / 1_000_000
+    if seconds < 1:
+        return "< 1s"
+    if seconds < 90:
+        return f"~{round(seconds)}s"
+    if seconds < 90 * 60:
+        return f"~{round(seconds / 60)}m"
+    return f"~{seconds / 3600:.1f}h" if seconds < 48 * 3600 else f"~{round(seconds / 86400)}d"
+
+
 def iso(at: datetime) -> str:
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -158,6 +170,7 @@ def tag_text(tags: Mapping[str, Any]) -> str:
 FILTERS: dict[str, Callable[..., Any]] = {
     "duration": duration,
     "duration_us": duration_us,
+    "about": about,
     "ago": ago,
     "iso": iso,
     "clock": clock,

@@ -291,7 +291,9 @@ async def lanes_for(
     return found
 
 
-async def retry(tx: PostgresSession, run_ids: list[str], nodes: Sequence[int]) -> list[Submitted]:
+async def retry(
+    tx: PostgresSession, run_ids: list[str], nodes: Sequence[int], who: str
+) -> list[Submitted]:
     async with tx.transaction("begin_alone"):
         rows, [[version]] = await tx.several(
             ("retry_candidates", (run_ids,)), ("limits_version", ())
@@ -337,7 +339,13 @@ async def retry(tx: PostgresSession, run_ids: list[str], nodes: Sequence[int]) -
             if nodes:
                 await tx.run("tasks_run_again", AGAIN, again.seq, list(nodes))
             change = queued_event(
-                again.run, lane, place, before=again.before, generation=generation, again=nodes
+                again.run,
+                lane,
+                place,
+                before=again.before,
+                generation=generation,
+                again=nodes,
+                who=who,
             )
             events.append((again.seq, [change]))
         parts = Parts()

@@ -1,8 +1,8 @@
 """What a database role needs for one purpose, as SQL: `locktender db grant-worker` and `grant-submit`.
 
 A worker writes its own row, the tasks that it accepts, their logs and large values, and the history of that. It
-reads no rule, no request and no argument of a run, and changes nothing that the leader decides by. Rights are
-given by column where a table has both. docs/security.md says what such a role can still do.
+reads who leads (for its `/health`), no rule, no request, no argument of a run, and changes nothing that the leader
+decides by. Rights are given by column where a table has both. docs/security.md says what such a role can still do.
 
 All of it is one transaction and begins with nothing, so that granting again after an upgrade gives exactly what
 this release needs.
@@ -22,7 +22,8 @@ WORKER_TABLES: dict[str, str] = {
     "migration": "SELECT",
     "frozen_clock": "SELECT",
     "meta": "SELECT",
-    "event": "SELECT (seq), INSERT",
+    "event": "SELECT (seq, at), INSERT",
+    "leader": "SELECT",
     "worker": "SELECT, INSERT, UPDATE (lease_until, lease_us, body), DELETE",
     "workers_version": "SELECT (one, value), INSERT (one, value), UPDATE (value)",
     "lost_worker": "SELECT",
@@ -42,6 +43,8 @@ WORKER_FUNCTIONS = (
     "locktender_now()",
     "event_number(xid8)",
     "event_base()",
+    "event_horizon()",
+    "history_place()",
     "declare_schedule(text, bigint, bigint, bytea, bytea, bigint, bytea, bytea, text)",
 )
 SUBMIT_FUNCTION = "submit_run(text, bytea, boolean)"

@@ -121,10 +121,9 @@ class PostgresStore(
         self._time = ServerClock(clock)
         self._sql = Dialect(SQL, self.options.quoted_schema)
         self._state: PostgresConnections | None = None
-        self._stale = 0
+        self._stale = self._looked_at = 0
         self.rejections: Rejections = Rejections()
         self._workers_seen: tuple[str, int] = "", -1
-        self._looked_at = 0
         self._cleared_at = -CLEAR_EVERY_US
 
     # -- opening
@@ -206,8 +205,10 @@ class PostgresStore(
     async def submit(self, submit: Submit) -> list[Submitted]:
         return self.rejections.count(await self._opened.batcher.submit(submit))
 
-    async def retry(self, run_ids: list[str], again: Sequence[int] = ()) -> list[Submitted]:
-        return await self._write(lambda tx: client_verbs.retry(tx, run_ids, again))
+    async def retry(
+        self, run_ids: list[str], again: Sequence[int] = (), who: str = ""
+    ) -> list[Submitted]:
+        return await self._write(lambda tx: client_verbs.retry(tx, run_ids, again, who))
 
     async def ask(self, requests: list[Request]) -> None:
         await self._write(lambda tx: client_verbs.ask(tx, requests))

@@ -5,12 +5,18 @@ A row has the hash of a secret, never the secret: who reads the table can ask th
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from locktender.base.tokens import TokenRow, write_rights
 from locktender.store.postgres.session import PostgresSession
-from locktender.store.protocol import FORGET_SESSIONS_US, AddToken, TokenKeeping, token_row
+from locktender.store.protocol import (
+    FORGET_KEYS_US,
+    FORGET_SESSIONS_US,
+    AddToken,
+    TokenKeeping,
+    token_row,
+)
 
 T = TypeVar("T")
 
@@ -35,6 +41,16 @@ class PostgresTokens(TokenKeeping):
 
     async def use_tokens(self, ids: Sequence[str]) -> None:
         await self._write(lambda tx: tx.run("token_use", list(ids)))
+
+    async def claim_keys(self, bodies: Mapping[str, bytes]) -> dict[str, bytes]:
+        return await self._write(lambda tx: _claim(tx, bodies))
+
+
+async def _claim(tx: PostgresSession, bodies: Mapping[str, bytes]) -> dict[str, bytes]:
+    await tx.run("idempotency_forget", FORGET_KEYS_US)
+    # Two transactions: the second sees what another process has claimed meanwhile.
+    await tx.run("idempotency_claim", list(bodies), list(bodies.values()))
+    return {row[0]: bytes(row[1]) for row in await tx.all("idempotency_get", list(bodies))}
 
 
 async def _add(tx: PostgresSession, token: AddToken) -> bool:

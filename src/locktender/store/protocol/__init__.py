@@ -82,6 +82,7 @@ from locktender.store.protocol.reading import (
 )
 from locktender.store.protocol.submitting import Rejections, SetLimit, Submit, Submitted, Submitting
 from locktender.store.protocol.tokens import (
+    FORGET_KEYS_US,
     FORGET_SESSIONS_US,
     AddToken,
     TokenKeeping,
@@ -114,6 +115,7 @@ from locktender.store.protocol.working import (
 
 __all__ = [
     "BEGINNING",
+    "FORGET_KEYS_US",
     "FORGET_SESSIONS_US",
     "FRONT",
     "LATEST",

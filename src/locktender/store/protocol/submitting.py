@@ -87,11 +87,13 @@ class Submitting(StoreBase, Protocol):
     rejections: Rejections
 
     async def submit(self, submit: Submit) -> list[Submitted]: ...
-    async def retry(self, run_ids: list[str], again: Sequence[int] = ()) -> list[Submitted]:
+    async def retry(
+        self, run_ids: list[str], again: Sequence[int] = (), who: str = ""
+    ) -> list[Submitted]:
         """Queues ended runs again, under the same ceilings as a submission; finished tasks keep their outputs.
 
         `again`: nodes of their graph that run again though they finished; with it, runs that succeeded are
-        queued, too.
+        queued, too. `who` is kept in the history.
         """
         ...
 

@@ -7,7 +7,7 @@ time, so that every process agrees on when a token expires.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -49,7 +49,12 @@ class TokenKeeping(StoreBase, Protocol):
         """Stores that they were used now."""
         ...
 
+    async def claim_keys(self, bodies: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Key → the body that was claimed first for it, these or another's. They are kept for five minutes."""
+        ...
 
+
+FORGET_KEYS_US = 300 * 1_000_000
 FORGET_SESSIONS_US = 24 * 3_600 * 1_000_000
 """A session that expired so long ago is removed when another is opened."""
 

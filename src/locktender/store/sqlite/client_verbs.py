@@ -138,7 +138,7 @@ def ask(tx: SqliteSession, requests: Sequence[Request]) -> None:
     tx.each("request_add", [(now, encode(request)) for request in requests])
 
 
-def retry(tx: SqliteSession, run_ids: list[str], nodes: Sequence[int]) -> list[Submitted]:
+def retry(tx: SqliteSession, run_ids: list[str], nodes: Sequence[int], who: str) -> list[Submitted]:
     found = candidates(run_ids, tx.all("retry_candidates", listed(run_ids)))
     _, as_of, now = tx.row("submit_marks")
     limits = tx.limits()
@@ -148,14 +148,14 @@ def retry(tx: SqliteSession, run_ids: list[str], nodes: Sequence[int]) -> list[S
         key: (seq, run_id) for key, seq, run_id, *_ in tx.all("runs_by_key", listed(keys))
     }
     answers, queue = judge_retry(run_ids, found, holders, counted, now, as_of, nodes)
-    events = [_queue(tx, again, limits, now, nodes) for again in queue]
+    events = [_queue(tx, again, limits, now, nodes, who) for again in queue]
     count_admitted(tx, counted)
     record(tx, now, CLIENT, events)
     return answers
 
 
 def _queue(
-    tx: SqliteSession, again: Again, limits: Limits, now: int, nodes: Sequence[int]
+    tx: SqliteSession, again: Again, limits: Limits, now: int, nodes: Sequence[int], who: str
 ) -> RunChanges:
     run = again.run
     sign = lane_name(
@@ -171,7 +171,9 @@ def _queue(
         tx.each("key_take", [(run.key, again.seq)])
     if nodes:
         tx.run("tasks_run_again", AGAIN, again.seq, again.seq, listed(nodes))
-    change = queued_event(run, lane, place, before=again.before, generation=generation, again=nodes)
+    change = queued_event(
+        run, lane, place, before=again.before, generation=generation, again=nodes, who=who
+    )
     return again.seq, [change]
 
 

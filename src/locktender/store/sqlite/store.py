@@ -197,8 +197,10 @@ class SqliteStore(
     async def submit(self, submit: Submit) -> list[Submitted]:
         return self.rejections.count(await self._write(lambda tx: client_verbs.submit(tx, submit)))
 
-    async def retry(self, run_ids: list[str], again: Sequence[int] = ()) -> list[Submitted]:
-        return await self._write(lambda tx: client_verbs.retry(tx, run_ids, again))
+    async def retry(
+        self, run_ids: list[str], again: Sequence[int] = (), who: str = ""
+    ) -> list[Submitted]:
+        return await self._write(lambda tx: client_verbs.retry(tx, run_ids, again, who))
 
     async def ask(self, requests: list[Request]) -> None:
         await self._write(lambda tx: client_verbs.ask(tx, requests))

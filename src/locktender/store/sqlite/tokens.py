@@ -5,11 +5,17 @@ A row has the hash of a secret, never the secret: who reads the table can ask th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from locktender.base.tokens import TokenRow, write_rights
-from locktender.store.protocol import FORGET_SESSIONS_US, AddToken, TokenKeeping, token_row
+from locktender.store.protocol import (
+    FORGET_KEYS_US,
+    FORGET_SESSIONS_US,
+    AddToken,
+    TokenKeeping,
+    token_row,
+)
 from locktender.store.sqlite.session import SqliteSession, listed
 
 T = TypeVar("T")
@@ -35,6 +41,16 @@ class SqliteTokens(TokenKeeping):
 
     async def use_tokens(self, ids: Sequence[str]) -> None:
         await self._write(lambda tx: tx.run("token_use", tx.now(), listed(ids)))
+
+    async def claim_keys(self, bodies: Mapping[str, bytes]) -> dict[str, bytes]:
+        return await self._write(lambda tx: _claim(tx, bodies))
+
+
+def _claim(tx: SqliteSession, bodies: Mapping[str, bytes]) -> dict[str, bytes]:
+    now = tx.now()
+    tx.run("idempotency_forget", now - FORGET_KEYS_US)
+    tx.each("idempotency_claim", [(key, body, now) for key, body in bodies.items()])
+    return {key: bytes(body) for key, body in tx.all("idempotency_get", listed(bodies))}
 
 
 def _add(tx: SqliteSession, token: AddToken) -> bool:

@@ -28,7 +28,7 @@ from locktender.testing.conformance.queueing import TestQueueing
 from locktender.testing.conformance.reading import TestGathering, TestLooking
 from locktender.testing.conformance.recovering import TestRacing, TestRecovering
 from locktender.testing.conformance.submitting import TestSubmitting
-from locktender.testing.conformance.tokens import TestTokens
+from locktender.testing.conformance.tokens import TestClaimedKeys, TestTokens
 from locktender.testing.conformance.waiting import TestWaiting
 from locktender.testing.conformance.working import TestWaking, TestWorking
 from locktender.testing.conformance.world import SceneLeader, StoreScene, new_run
@@ -39,6 +39,7 @@ __all__ = [
     "TestBoundedKeys",
     "TestCaching",
     "TestCeilings",
+    "TestClaimedKeys",
     "TestCommitting",
     "TestGathering",
     "TestHolding",

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from locktender.base.clock import SECOND
 from locktender.base.tokens import TokenRights, hash_of
-from locktender.store.protocol import FORGET_SESSIONS_US, AddToken
+from locktender.store.protocol import FORGET_KEYS_US, FORGET_SESSIONS_US, AddToken
 from locktender.testing.conformance.world import StoreScene
 
 RIGHTS = TokenRights(("read", "submit"), {"tenant": "acme"}, "ann")
@@ -67,3 +69,20 @@ class TestTokens:
         world.clock.advance(SECOND + FORGET_SESSIONS_US + 1)
         await store.add_token(_token("s3", "ci", parent="t1", expires_us=SECOND))
         assert {each.id for each in await store.tokens(["s1", "s2", "s3"])} == {"s3", "t1"}
+
+
+class TestClaimedKeys:
+    async def test_the_first_body_of_a_key_counts_in_every_process(self, world: StoreScene) -> None:
+        store, other = await world.open(), await world.open()
+        assert await store.claim_keys({"a": b"1", "b": b"2"}) == {"a": b"1", "b": b"2"}
+        assert await other.claim_keys({"a": b"9", "c": b"3"}) == {"a": b"1", "c": b"3"}
+        assert await store.claim_keys({"c": b"4"}) == {"c": b"3"}
+        world.clock.advance(FORGET_KEYS_US + 1)
+        assert await store.claim_keys({"a": b"9"}) == {"a": b"9"}
+
+    async def test_of_many_at_the_same_instant_one_is_the_first(self, world: StoreScene) -> None:
+        stores = [await world.open() for _ in range(4)]
+        bodies = [bytes([number]) for number in range(20)]
+        claims = (stores[number % 4].claim_keys({"k": body}) for number, body in enumerate(bodies))
+        [counts] = {found["k"] for found in await asyncio.gather(*claims)}
+        assert counts in bodies

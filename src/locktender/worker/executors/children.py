@@ -3,7 +3,8 @@
 The end of a child is noticed by its pidfd, not by the socket: a process that the
 body forked may hold the socket open long after the child itself is gone. When it
 has ended, the group is killed *before* the child is reaped: as long as it is a
-zombie its number cannot be given to another group.
+zombie its number cannot be given to another group. Where there is no pidfd (macOS) a
+timer looks whether it is one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import msgspec
+import psutil
 
 from locktender.base.config import FOR_BODIES
 from locktender.worker.executors.attempts import RunningAttempt
@@ -36,6 +38,8 @@ CHILD_START_SECONDS = 60.0
 """How long a child may take to import what it needs before it is killed."""
 CLOSED_SOCKET_SECONDS = 0.5
 """How long a child that has closed its socket may take to end by itself."""
+NO_PIDFD_SECONDS = 0.05
+"""Between two looks at a child where the system has no pidfd."""
 UNREADABLE = (
     "what it sent makes no sense (does the step write on descriptors that are not its own?)"
 )
@@ -88,8 +92,11 @@ class Child:
         self.pid: int = self._process.pid
         self._pidfd = _pidfd(self.pid)
         self._loop.add_reader(self._socket, self._read)
+        self._look: asyncio.TimerHandle | None = None
         if self._pidfd is not None:
             self._loop.add_reader(self._pidfd, self._ended)
+        else:
+            self._look_soon()
         slow = f"it was not ready after {CHILD_START_SECONDS:.0f} s (what do its modules do when imported?)"
         self._boot = self._loop.call_later(CHILD_START_SECONDS, self.kill, slow)
         self.send(frame(hello))
@@ -162,14 +169,20 @@ class Child:
     def _socket_closed(self) -> None:
         """Mostly the child has just died, and how is known in a moment; if it still lives it can never be
         used again."""
-        if self._pidfd is None:
-            self.kill()
-            self._ended()
-        elif self._alive and not self.doomed:
+        if self._alive and not self.doomed:
             self.doomed = True
             self._loop.call_later(
                 CLOSED_SOCKET_SECONDS, self.kill, "it has closed its socket to the worker"
             )
+
+    def _look_soon(self) -> None:
+        self._look = self._loop.call_later(NO_PIDFD_SECONDS, self._look_at_process)
+
+    def _look_at_process(self) -> None:
+        if is_running(self.pid):
+            self._look_soon()
+        else:
+            self._ended()
 
     def _ended(self) -> None:
         if not self._alive:
@@ -187,6 +200,8 @@ class Child:
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
+        if self._look is not None:
+            self._look.cancel()
         self._socket.close()
         self._on_end(self, returncode)
 
@@ -214,8 +229,16 @@ def command(line_fd: int, deadline_fd: int) -> list[str]:
     return [sys.executable, *flags, "-m", module, str(line_fd), str(deadline_fd), str(os.getpid())]
 
 
+def is_running(pid: int) -> bool:
+    """False for a zombie, which is left as it is."""
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.Error:
+        return False
+
+
 def _pidfd(pid: int) -> int | None:
-    """None where the system has none: then the closed socket has to do."""
+    """None where the system has none: then the child is looked at again and again."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):

@@ -92,7 +92,6 @@
     return false;
   };
   if (globalThis.Idiomorph) {
-    Object.assign(Idiomorph.defaults, { ignoreActiveValue: true });
     Object.assign(Idiomorph.defaults.callbacks, { beforeAttributeUpdated: keeps, beforeNodeMorphed: morphs });
   }
 
@@ -195,7 +194,7 @@
     }
   });
   document.addEventListener("acted", () => { $("#dialog")?.close(); last = 0; changed(); setTimeout(changed, 700); });
-  document.addEventListener("htmx:afterSettle", () => { setSkew(); tick(); drawAll(); mark(); });
+  document.addEventListener("htmx:afterSettle", () => { tick(); drawAll(); mark(); });
 
   // -- keyboard ---------------------------------------------------------------------------------
   let row = -1, go = 0;

@@ -450,6 +450,15 @@ CREATE TABLE locktender.token (
 
 CREATE UNIQUE INDEX token_name ON locktender.token (name) WHERE revoked_at IS NULL AND parent IS NULL;
 
+-- Idempotency-Key of requests that are being answered: the first body of a key counts. Later its run is found by id.
+CREATE TABLE locktender.idempotency (
+    id text PRIMARY KEY,
+    body bytea NOT NULL,
+    at bigint NOT NULL
+);
+
+CREATE INDEX idempotency_at ON locktender.idempotency (at);
+
 -- What a worker's code declares of one schedule; `spec` NULL: nothing any more. An operator's setting stays as it
 -- is, and each change is in the history. A worker may call it, and may not write these tables.
 CREATE FUNCTION locktender.declare_schedule(

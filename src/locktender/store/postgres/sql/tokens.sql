@@ -30,3 +30,21 @@ UPDATE locktender.token SET used_at = locktender.locktender_now() WHERE id = ANY
 -- Sessions that expired so long ago.
 DELETE FROM locktender.token
 WHERE parent IS NOT NULL AND expires_at < (SELECT locktender.locktender_now()) - $1::bigint
+
+-- name: idempotency_claim
+-- The first body of each key.
+INSERT INTO locktender.idempotency (id, body, at)
+SELECT v.id, v.body, (SELECT locktender.locktender_now()) FROM unnest($1::text[], $2::bytea[]) v (id, body)
+ORDER BY v.id
+ON CONFLICT DO NOTHING
+
+-- name: idempotency_get
+-- The bodies that count.
+SELECT id, body FROM locktender.idempotency WHERE id = ANY($1::text[])
+
+-- name: idempotency_forget
+-- Keys of requests that were answered long ago; what another process forgets is left to it.
+DELETE FROM locktender.idempotency WHERE id IN (
+    SELECT id FROM locktender.idempotency WHERE at < (SELECT locktender.locktender_now()) - $1::bigint
+    ORDER BY at LIMIT 1000 FOR UPDATE SKIP LOCKED
+)

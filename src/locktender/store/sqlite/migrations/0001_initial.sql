@@ -354,6 +354,15 @@ CREATE TABLE token (
 
 CREATE UNIQUE INDEX token_name ON token (name) WHERE revoked_at IS NULL AND parent IS NULL;
 
+-- Idempotency-Key of requests that are being answered: the first body of a key counts. Later its run is found by id.
+CREATE TABLE idempotency (
+    id TEXT PRIMARY KEY,
+    body BLOB NOT NULL,
+    at INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE INDEX idempotency_at ON idempotency (at);
+
 CREATE TABLE limit_rule (
     kind TEXT NOT NULL,
     name TEXT NOT NULL,

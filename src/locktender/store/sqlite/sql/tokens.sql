@@ -25,3 +25,15 @@ UPDATE token SET used_at = ? WHERE id IN (SELECT value FROM json_each(?))
 -- name: token_forget
 -- Sessions that expired before an instant.
 DELETE FROM token WHERE parent IS NOT NULL AND expires_at < ?
+
+-- name: idempotency_claim
+-- The first body of each key.
+INSERT INTO idempotency (id, body, at) VALUES /*rows*/ (?, ?, ?) ON CONFLICT DO NOTHING
+
+-- name: idempotency_get
+-- The bodies that count.
+SELECT id, body FROM idempotency WHERE id IN (SELECT value FROM json_each(?))
+
+-- name: idempotency_forget
+-- Keys of requests that were answered long ago.
+DELETE FROM idempotency WHERE at < ?

@@ -1,0 +1,44 @@
+"""`explain`: the cause of an error code and what to do."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from locktender.cli.context import Context, command
+
+PANEL = "Beside a live engine, or without one"
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "explain", panel=PANEL)(explain)
+
+
+def explain(
+    shell: Context,
+    code: Annotated[
+        str | None, typer.Argument(metavar="CODE", help="A code or failure; without it: all.")
+    ] = None,
+) -> None:
+    """What an error code means, and what to do about it.
+
+    locktender explain admission_rejected
+    """
+    from locktender.base.errors import NotFound
+    from locktender.base.names import did_you_mean
+    from locktender.cli.error_codes import CODES
+
+    if code is not None and code not in CODES:
+        raise NotFound(
+            f"no error has the code {code!r}.", field="code", hint=did_you_mean(code, tuple(CODES))
+        )
+    found = CODES if code is None else {code: CODES[code]}
+    if shell.json:
+        shell.data({name: {"cause": each.cause, "fix": each.fix} for name, each in found.items()})
+        return
+    for name, each in sorted(found.items()):
+        shell.out.print(Text(name, style="bold"))
+        shell.out.print(Text(f"  cause: {each.cause}"), soft_wrap=True)
+        shell.out.print(Text(f"  fix:   {each.fix}"), soft_wrap=True)

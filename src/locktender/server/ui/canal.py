@@ -1,0 +1,226 @@
+"""The canal: from submission to the end, as a picture. Chambers hold what waits; bands of water say at which gate.
+
+Only numbers go in and only places come out; `overview.html` draws them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import log10
+
+import msgspec
+
+from locktender.base.clock import SECOND
+from locktender.server.ui.reading import ActiveWork, GateCount
+from locktender.server.ui.words import address, brief, gate_family, gate_text, plural, segment
+from locktender.store.protocol import RecentRun
+
+TOP, BOTTOM = 58.0, 208.0
+"""Between these a chamber fills."""
+FULL = 10_000
+"""As many fill a chamber to its brim."""
+LOWEST = 10.0
+RATE_US = 60 * SECOND
+MOST_BANDS = 5
+BUCKETS = 60
+BUCKET_SECONDS = 15
+ENDED_WELL = "succeeded"
+
+
+class Band(msgspec.Struct, frozen=True):
+    """Water of one chamber that one gate holds back."""
+
+    family: str
+    label: str
+    href: str
+    y: float
+    height: float
+    waiting: int
+
+
+class Chamber(msgspec.Struct, frozen=True):
+    """A part of the canal between two gates."""
+
+    title: str
+    x: float
+    width: float
+    value: str
+    note: str
+    href: str
+    level: float
+    """Where its water ends, from above."""
+    bands: list[Band]
+    kind: str = ""
+
+
+class CanalGate(msgspec.Struct, frozen=True):
+    """A gate between two chambers: how far it is shut."""
+
+    x: float
+    label: str
+    rate: str
+    full: bool
+    """Nothing more fits through."""
+
+
+class Canal(msgspec.Struct, frozen=True):
+    chambers: list[Chamber]
+    gates: list[CanalGate]
+    bottleneck: GateCount | None
+    """Where most wait."""
+    said: str
+    """The picture in words."""
+
+
+class RunRates(msgspec.Struct, frozen=True):
+    """Runs per minute, of the last minute."""
+
+    submitted: float
+    started: float
+    ended: float
+    failed: float
+
+
+class Series(msgspec.Struct, frozen=True):
+    """What became of runs over time, one number per bucket."""
+
+    times: list[int]
+    """Seconds since the epoch."""
+    succeeded: list[float]
+    failed: list[float]
+    median: list[float | None]
+    slow: list[float | None]
+    """Seconds that 95 of 100 waited at most."""
+
+
+def rates(lately: Sequence[RecentRun], now: int) -> RunRates:
+    """Where so many runs came lately that not all were read, of the time that was."""
+    span = _span(lately, now, RATE_US)
+    since = now - span
+    per_minute = RATE_US / span
+
+    def of(times: Iterable[int]) -> float:
+        return round(sum(at > since for at in times) * per_minute, 1)
+
+    return RunRates(
+        of(run.queued_at for run in lately),
+        of(run.started_at for run in lately),
+        of(run.ended_at for run in lately),
+        of(run.ended_at for run in lately if run.state not in (ENDED_WELL, "cancelled")),
+    )
+
+
+def _span(lately: Sequence[RecentRun], now: int, wanted: int) -> int:
+    oldest = min((run.queued_at for run in lately), default=0)
+    return max(SECOND, min(wanted, now - oldest)) if len(lately) >= 20_000 else wanted
+
+
+def series(lately: Sequence[RecentRun], now: int) -> Series:
+    """The last quarter of an hour."""
+    width = BUCKET_SECONDS * SECOND
+    first = (now // width - BUCKETS + 1) * width
+    good, bad = [0.0] * BUCKETS, [0.0] * BUCKETS
+    waits: list[list[float]] = [[] for _ in range(BUCKETS)]
+    for run in lately:
+        if run.ended_at >= first:
+            at = min(BUCKETS - 1, (run.ended_at - first) // width)
+            (good if run.state in (ENDED_WELL, "cancelled") else bad)[at] += 60 / BUCKET_SECONDS
+        if run.started_at >= first:
+            at = min(BUCKETS - 1, (run.started_at - first) // width)
+            waits[at].append(max(0, run.started_at - run.queued_at) / SECOND)
+    ordered = [sorted(each) for each in waits]
+    return Series(
+        [(first + bucket * width) // SECOND for bucket in range(BUCKETS)],
+        good,
+        bad,
+        [round(each[len(each) // 2], 3) if each else None for each in ordered],
+        [round(each[len(each) * 95 // 100], 3) if each else None for each in ordered],
+    )
+
+
+def _height(count: int) -> float:
+    """Of water: by orders of magnitude, so that ten and ten thousand can be compared."""
+    if count <= 0:
+        return 0.0
+    part = log10(1 + count) / log10(1 + FULL)
+    return round(LOWEST + (BOTTOM - TOP - LOWEST) * min(1.0, part), 1)
+
+
+def gate_href(gate: GateCount) -> str:
+    """Where a gate can be seen in full."""
+    kind, _, name = gate.gate.partition(":")
+    if kind in ("pool", "rate", "reserved") or (kind == "paused" and gate.what == "task"):
+        return f"/pools/{segment(name)}"
+    if kind == "tag":
+        return address("/runs", status="queued", tags=name.replace("=*", "="))
+    if kind == "worker":
+        return "/workers"
+    return "/queue" if gate.what == "run" else address("/runs", status="running", group="gate")
+
+
+def _bands(gates: list[GateCount]) -> list[Band]:
+    """From the ground up: what most wait for lies lowest."""
+    total = sum(each.waiting for each in gates)
+    if not total:
+        return []
+    whole = _height(total)
+    shown = sorted(gates, key=lambda each: -each.waiting)[:MOST_BANDS]
+    rest = total - sum(each.waiting for each in shown)
+    if rest:
+        shown.append(GateCount("other", shown[0].what, rest))
+    found: list[Band] = []
+    y = BOTTOM
+    for each in shown:
+        height = round(whole * each.waiting / total, 1)
+        y = round(y - height, 1)
+        label = gate_text(each.gate) if each.gate else "starting now"
+        family = gate_family(each.gate) if each.gate else "ready"
+        found.append(Band(family, label, gate_href(each), y, height, each.waiting))
+    return found
+
+
+def canal(work: ActiveWork, found: RunRates) -> Canal:
+    opened = work.opened
+    runs = [each for each in work.gates if each.what == "run"]
+    tasks = [each for each in work.gates if each.what == "task"]
+    waiting = sum(each.waiting for each in tasks)
+    bottleneck = max(
+        (each for each in work.gates if each.gate and each.waiting),
+        key=lambda each: each.waiting,
+        default=None,
+    )
+    chambers = [
+        _chamber("Queued", 132, 230, opened.queued, "run", "/queue", _bands(runs)),
+        _chamber(
+            "Started, waiting", 392, 230, waiting, "task",
+            address("/runs", status="running", group="gate"), _bands(tasks),
+        ),
+        _chamber(
+            "Running", 652, 130, work.running, "task", address("/runs", status="running"), [], "runs-now",
+        ),
+    ]  # fmt: skip
+    gates = [
+        _gate(117, "admitted", opened.active, work.max_active),
+        _gate(377, "run places", work.places, work.max_runs),
+        CanalGate(637, "slots and workers", plural(work.workers, "worker"), not work.workers),
+    ]
+    said = (
+        f"{found.submitted:g} runs a minute submitted, {opened.queued} queued, {waiting} tasks wait,"
+        f" {work.running} run, {found.ended:g} runs a minute end."
+    )
+    if bottleneck is not None:
+        said += f" Most wait for {gate_text(bottleneck.gate)}: {bottleneck.waiting}."
+    return Canal(chambers, gates, bottleneck, said)
+
+
+def _chamber(
+    title: str, x: float, width: float, count: int, what: str, href: str, bands: list[Band], kind: str = ""
+) -> Chamber:  # fmt: skip
+    level = BOTTOM - _height(count)
+    note = f"{what}s" if count != 1 else what
+    return Chamber(title, x, width, brief(count), note, href, round(level, 1), bands, kind)
+
+
+def _gate(x: float, label: str, used: int, limit: int) -> CanalGate:
+    bound = "∞" if limit < 0 else brief(limit)
+    return CanalGate(x, label, f"{brief(used)} of {bound}", 0 <= limit <= used)

@@ -1,0 +1,199 @@
+"""Every block of code of every page: it is run, or the page says above it why it is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.support.doc_blocks import ROOT, RUN_BY, Block, blocks_of, pages
+
+pytestmark = pytest.mark.timeout(300)  # programs and processes: on a busy machine each starts late
+pytest_plugins = ["locktender.testing.postgres"]
+
+SHELL = ("sh", "console")
+DATA = ("json", "toml", "yaml")
+NO_CODE = ("", "text", "{toctree}")
+"""Output, diagrams and lists of contents."""
+URL = re.compile(r"'?postgresql://[^\s'\"]*example[^\s'\"]*'?")
+MARK = "\x01"
+PAGES = [each for each in pages() if not RUN_BY.search(each.read_text(encoding="utf-8"))]
+
+
+CODE = re.compile(
+    r"^\s*(locktender |curl |pip |python |from \w+ import|import \w|@step|@flow|client\.|run\.|with )",
+    re.MULTILINE,
+)
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def wanted(page: Path, *kinds: str) -> list[Block]:
+    return [each for each in blocks_of(page) if each.kind in kinds and not each.not_run]
+
+
+def programs(page: Path) -> list[Block]:
+    return [each for each in wanted(page, "python") if not each.file]
+
+
+def test_every_block_is_of_a_kind_that_is_run_or_says_why_not():
+    known = ("python", *SHELL, *DATA, *NO_CODE)
+    wrong = [
+        f"{name(page)}:{each.line} ```{each.kind}"
+        for page in PAGES
+        for each in blocks_of(page)
+        if each.kind not in known and not each.not_run and not each.file
+    ]
+    wrong += [
+        f"{name(page)}:{each.line} looks like code"
+        for page in PAGES
+        for each in blocks_of(page)
+        if each.kind in ("", "text") and CODE.search(each.code) and not each.not_run
+    ]
+    assert wrong == [], "run it, or write above it: <!-- not run: REASON -->"
+
+
+@pytest.mark.parametrize("page", [each for each in pages() if each not in PAGES], ids=name)
+def test_a_page_names_the_test_that_runs_its_blocks(page: Path):
+    found = RUN_BY.search(page.read_text(encoding="utf-8"))
+    assert found is not None
+    assert page.name in (ROOT / found[1]).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", [each for each in PAGES if programs(each)], ids=name)
+def test_programs_of_a_page_run_and_print_what_it_says(page: Path, tmp_path: Path):
+    found = programs(page)
+    given = [
+        {
+            "name": "test_example.py" if "def test_" in each.code else "example.py",
+            "folder": str(tmp_path / str(each.line)),
+            "code": each.code,
+        }
+        for each in found
+    ]
+    environment = {**os.environ, "API_TOKEN": "0123456789abcdef"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.doc_blocks"],
+        input=json.dumps(given),
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    for block, ran in zip(found, json.loads(done.stdout), strict=True):
+        where = f"{name(page)}:{block.line}"
+        assert ran["code"] == 0, f"{where}\n{ran['out']}{ran['err']}"
+        expected = re.findall(r"^ *# prints: (.*)$", block.code, re.MULTILINE)
+        if expected:
+            assert ran["out"].splitlines() == expected, where
+
+
+@pytest.mark.parametrize("page", [each for each in PAGES if wanted(each, *DATA)], ids=name)
+def test_data_of_a_page_can_be_read(page: Path):
+    import tomllib
+
+    for each in wanted(page, *DATA):
+        {"json": json.loads, "toml": tomllib.loads, "yaml": yaml.safe_load}[each.kind](each.code)
+
+
+class Typed:
+    """The commands of a page, in order, as one shell; what each printed."""
+
+    def __init__(self, page: Path) -> None:
+        self.expected: list[tuple[str, list[str]]] = []
+        for block in wanted(page, *SHELL):
+            where = f"{name(page)}:{block.line}"
+            if block.kind == "sh":
+                self.expected.append((block.code, []))
+                continue
+            for line in block.code.splitlines():
+                if line.startswith("$ "):
+                    self.expected.append((line.removeprefix("$ "), []))
+                else:
+                    assert self.expected, f"{where}: output before a command"
+                    self.expected[-1][1].append(line)
+
+    def script(self) -> str:
+        # `curl` waits for a server that is starting, as a reader does; packages are there.
+        head = (
+            "set -euo pipefail\n"
+            'curl() { command curl --retry 60 --retry-connrefused --retry-delay 1 --retry-max-time 100 "$@"; }\n'
+            "pip() { :; }\n"
+        )
+        return head + "".join(
+            f"printf '{MARK}%s\\n' {number}\n{command}\n"
+            for number, (command, _) in enumerate(self.expected)
+        )
+
+    def check(self, printed: str) -> None:
+        parts = dict(part.split("\n", 1) for part in printed.split(MARK)[1:])
+        for number, (command, lines) in enumerate(self.expected):
+            got = parts.get(str(number), "").splitlines()
+            for line in filter(None, (each.strip() for each in lines)):
+                pattern = r".*".join(re.escape(part) for part in re.split(r"\s*…\s*|\s{2,}", line))
+                assert any(re.fullmatch(pattern, each.strip()) for each in got), (
+                    f"{command}\nshould print {line!r}, printed:\n" + "\n".join(got)
+                )
+
+
+def free_port() -> str:
+    while True:
+        port = 15_000 + int.from_bytes(os.urandom(2), "big") % 15_000
+        with socket.socket() as found, suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return str(port)
+
+
+@pytest.mark.parametrize("page", [each for each in PAGES if wanted(each, *SHELL)], ids=name)
+def test_commands_of_a_page_work_in_their_order(
+    page: Path, tmp_path: Path, request: pytest.FixtureRequest
+):
+    for each in blocks_of(page):
+        if each.file:
+            path = tmp_path / each.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(each.code, encoding="utf-8")
+            if each.kind == "python":
+                compile(each.code, each.file, "exec")
+    typed = Typed(page)
+    script = typed.script()
+    ports = {port: free_port() for port in sorted(set(re.findall(r"\b8[04]\d\d\b", script)))}
+    for port, other in ports.items():
+        script = re.sub(rf"\b{port}\b", other, script)
+    if URL.search(script):
+        script = URL.sub(lambda _: f"'{request.getfixturevalue('postgres_url')}'", script)
+    environment = {key: each for key, each in os.environ.items() if key != "LOCKTENDER_URL"}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    environment["COLUMNS"] = "160"
+    output = tmp_path / "output.txt"
+    with output.open("wb") as stream:
+        shell = subprocess.Popen(
+            ["/bin/bash", "-c", script],
+            cwd=tmp_path,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = shell.wait(240)
+        finally:
+            with suppress(ProcessLookupError):  # what the page started with `&`
+                os.killpg(shell.pid, signal.SIGKILL)
+    printed = output.read_text(encoding="utf-8", errors="replace")
+    for port, other in ports.items():
+        printed = printed.replace(other, port)
+    assert code == 0, printed
+    typed.check(printed)

@@ -1,0 +1,1 @@
+"""The documentation site: pages from docs/, reference pages from the code, and Sphinx."""

@@ -1,0 +1,350 @@
+"""Reference pages made from the code: commands, settings, metrics, events, errors, HTTP routes, tables."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+from tools.site.docstrings import blocks, field_docs, options, rows_of
+
+import locktender
+from locktender.base.errors import LocktenderError
+from locktender.base.events import SUBJECTS, Change
+from locktender.base.model import WorkerRow
+from locktender.base.settings_values import KEYS
+from locktender.base.states import RUN_CHANGES, TASK_CHANGES
+from locktender.cli.error_codes import ERRORS, FAILURES, CodeText
+from locktender.cli.main import app, register_all
+from locktender.client.history import event_name
+from locktender.observe.metrics import Metrics
+from locktender.observe.prometheus import Exposition
+from locktender.store.protocol import OpenRuns
+
+ROOT = Path(__file__).resolve().parents[2]
+EVERYWHERE = ("url", "json", "debug")
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """Path below reference/, and text."""
+    yield "commands.md", commands()
+    yield "settings.md", settings()
+    yield "metrics.md", metrics()
+    yield "events.md", events()
+    yield "errors.md", errors()
+    yield "http.md", http()
+    yield "tables.md", tables()
+    yield "glossary.md", glossary()
+
+
+def _cell(text: object) -> str:
+    return " ".join(str(text).split()).replace("|", "\\|")
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(_cell(each) for each in row)} |" for row in rows)])
+
+
+# commands
+
+
+def command_tree() -> dict[str, Any]:
+    """`runs list` → its command, of every command that is not hidden."""
+    register_all()
+    return dict(sorted(_below("", typer.main.get_command(app))))
+
+
+def _below(path: str, node: Any) -> Iterator[tuple[str, Any]]:
+    for name, each in getattr(node, "commands", {}).items():
+        if not each.hidden:
+            yield from _below(f"{path} {name}".strip(), each)
+    if not hasattr(node, "commands"):
+        yield path, node
+
+
+def commands() -> str:
+    parts = [
+        "# Commands",
+        (
+            "Every command of `locktender`, from the program itself. Each takes `--url` (the store), `--json` and"
+            " `--debug` too. Exit codes, filters and cursors are on [the command line](../command-line.md)."
+        ),
+    ]
+    for path, node in command_tree().items():
+        arguments = [each for each in node.params if each.param_type_name == "argument"]
+        words = [
+            each.metavar or each.name.upper()
+            if each.required
+            else f"[{each.metavar or each.name.upper()}]"
+            for each in arguments
+        ]
+        usage = " ".join(["locktender", path, *words, "[OPTIONS]"])
+        parts += [f"## {path}", f"```text\n{usage}\n```", _help_text(node)]
+        rows = [
+            (f"`{each.metavar or each.name.upper()}`", "", each.help or "") for each in arguments
+        ]
+        rows += [
+            (_flags(each), _shown_default(each), each.help or "")
+            for each in node.params
+            if each.param_type_name == "option" and each.name not in EVERYWHERE and not each.hidden
+        ]
+        if rows:
+            parts.append(_table(("argument or option", "default", "meaning"), list(rows)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _help_text(node: Any) -> str:
+    """The command's own text; lines that are commands become one block."""
+    text: list[str] = []
+    examples: list[str] = []
+    for part in re.split(r"\n\s*\n", (node.help or "").strip()):
+        line = " ".join(part.split())
+        (examples if line.startswith("locktender ") else text).append(line)
+    epilog = " ".join((node.epilog or "").split()).removeprefix("Example: ")
+    if epilog:
+        examples.append(epilog)
+    shown = "\n\n".join(text).replace("\b", "")
+    return shown + ("\n\n```text\n" + "\n".join(examples) + "\n```" if examples else "")
+
+
+def _flags(option: Any) -> str:
+    names = ", ".join(f"`{each}`" for each in [*option.opts, *option.secondary_opts])
+    return f"{names} {option.metavar}".strip() if option.metavar else names
+
+
+def _shown_default(option: Any) -> str:
+    if option.default in (None, False, "", [], ()):
+        return "required" if option.required else ""
+    return f"`{option.default}`"
+
+
+# settings
+
+
+def settings() -> str:
+    known = options(locktender.embedded.__doc__ or "")
+    rows: list[tuple[object, ...]] = []
+    for name in sorted(KEYS):
+        row = known.get(name)
+        default, text = ("", "set by a provisioner: the name of the worker it started")
+        if name == "url":
+            default, text = (
+                "`.locktender/locktender.db`",
+                "the store: a SQLite file or `postgresql://…`",
+            )
+        elif row is not None:
+            default, text = f"`{row.default}`" if row.default else "", row.text
+        rows.append((f"`{name}`", default, f"`LOCKTENDER_{name.upper()}`", text))
+    return (
+        "# Settings\n\nWhere a setting comes from, each source above the one before: the default, the file"
+        " `locktender.toml` (or `[tool.locktender]` of `pyproject.toml`), a variable, an argument of `embedded()`"
+        " or `--set NAME=VALUE`. `locktender config show` lists values and sources. −1 is unlimited, the text"
+        ' `"none"` unsets a setting.\n\n'
+        + _table(("setting", "default", "variable", "meaning"), rows)
+        + "\n\n`LOCKTENDER_TRACEBACKS=full` is no setting: it shows whole tracebacks (default `short`).\n"
+    )
+
+
+# metrics
+
+
+def metric_families() -> list[Any]:
+    """Every family that a process can expose: a leader with a worker."""
+    found = Metrics()
+    worker = WorkerRow("worker", "host", 1, "1", {"async": 1}, 1, 1, memory=0.5, lag_us=1)
+    found.describe = lambda: worker
+    exposition = Exposition(found, may_lead=True)
+    exposition.open_runs = OpenRuns(0, 0, 0, 0, 0, 0)
+    exposition.refresh()
+    return sorted(exposition.collect(), key=lambda each: each.name)
+
+
+def metrics() -> str:
+    rows = [
+        (
+            f"`{each.name}{'_total' if each.type == 'counter' else ''}`",
+            each.type,
+            each.documentation,
+        )
+        for each in metric_families()
+    ]
+    return (
+        "# Metrics\n\nEvery metric that `/metrics` has, from the code. Which process has which, and what to do"
+        " when an alert fires: [metrics and alerts](../operations.md).\n\n"
+        + _table(("metric", "type", "meaning"), list(rows))
+        + "\n"
+    )
+
+
+# events
+
+
+def events() -> str:
+    texts = subject_data()
+    rows: list[tuple[object, ...]] = [
+        (f"`{subject}`", texts.get(subject, "")) for subject in SUBJECTS
+    ]
+    changes = {"run": RUN_CHANGES, "task": TASK_CHANGES}
+    parts = [
+        "# Events",
+        (
+            "The history has one event per change of state. `locktender events RUN`, `run.events()` and"
+            " `client.events.follow()` read it; [the command line](../command-line.md#events) explains cursors."
+        ),
+        (
+            "Each event has `seq`, `at` (UTC), `actor`, `run_id`, `subject`, `task`, `before`, `after`,"
+            " `data`, `name` and `cursor`."
+        ),
+        "## Subjects and their data",
+        _table(("subject", "data"), rows),
+    ]
+    for subject, table in changes.items():
+        parts += [
+            f"## Changes of a {subject}",
+            _table(
+                ("name", "from", "to", "written by"),
+                [
+                    (f"`{event_name(subject, str(after), {})}`", before, after, owner)
+                    for (before, after), owner in table.items()
+                ],
+            ),
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+def subject_data() -> dict[str, str]:
+    """Subject → what its events carry, from the docstring of `Change.data`."""
+    found: dict[str, str] = {}
+    for block in blocks(field_docs(Change)["data"]):
+        for row in rows_of(block) or ():
+            for name in row.names:
+                found[name] = row.text
+    return found
+
+
+# errors
+
+
+def error_classes() -> dict[str, list[str]]:
+    """Code → public classes that have it."""
+    found: dict[str, list[str]] = {}
+    waiting: list[type[LocktenderError]] = [LocktenderError]
+    while waiting:
+        each = waiting.pop()
+        waiting += each.__subclasses__()
+        found.setdefault(each.code, []).append(each.__name__)
+    return found
+
+
+def errors() -> str:
+    classes = error_classes()
+    parts = [
+        "# Error codes",
+        (
+            "Every error has a `code`, a `message`, the `field`, the value it `got` and a `hint`; `--json` and the"
+            " HTTP API show all five. `locktender explain CODE` prints the entry of this page."
+        ),
+        "## Errors of calls, commands and requests",
+    ]
+    for code, text in sorted(ERRORS.items()):
+        names = [each for each in classes.get(code, []) if each in locktender.__all__]
+        raised = f"Raised as `{'`, `'.join(sorted(names))}`.\n\n" if names else ""
+        parts.append(f"### {code}\n\n{raised}{_cause(text)}")
+    parts += [
+        "## Failures of tasks and runs",
+        (
+            "`.error_type` of `RunFailed` and `type` of a task's error. It is one of these, or the class of the"
+            " exception that your step raised."
+        ),
+    ]
+    parts += [f"### {code}\n\n{_cause(text)}" for code, text in sorted(FAILURES.items())]
+    return "\n\n".join(parts) + "\n"
+
+
+def _cause(text: CodeText) -> str:
+    return f"**Cause.** {text.cause}\n\n**Fix.** {text.fix}"
+
+
+# HTTP
+
+
+def http() -> str:
+    found = json.loads((ROOT / "docs" / "openapi.json").read_text(encoding="utf-8"))
+    by_tag: dict[str, list[tuple[object, ...]]] = {}
+    for path, methods in found["paths"].items():
+        for method, each in methods.items():
+            if method not in ("get", "put", "post", "delete", "patch"):
+                continue
+            asked = [
+                f"`{one['name']}`" for one in each.get("parameters", []) if one.get("in") == "query"
+            ]
+            body = each.get("requestBody", {}).get("content", {})
+            schema = next(iter(body.values()), {}).get("schema", {}).get("$ref", "")
+            by_tag.setdefault(each.get("tags", ["other"])[0], []).append(
+                (
+                    f"`{method.upper()} {path}`",
+                    each.get("summary", ""),
+                    ", ".join(asked),
+                    f"`{schema.rpartition('/')[2]}`" if schema else "",
+                    each.get("x-scope", ""),
+                )
+            )
+    parts = [
+        "# HTTP routes",
+        (
+            "Every route of the API, from [openapi.json](../openapi.json). [The HTTP API](../http-api.md) explains"
+            " them with `curl`; `/api/docs` of a server shows each with an example."
+        ),
+    ]
+    for tag, rows in sorted(by_tag.items()):
+        parts += [f"## {tag}", _table(("route", "does", "query", "body", "scope"), rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+# tables
+
+
+def tables() -> str:
+    path = ROOT / "src/locktender/store/postgres/migrations/0001_initial.sql"
+    text = path.read_text(encoding="utf-8")
+    parts = [
+        "# Tables of the store",
+        (
+            "What the PostgreSQL schema `locktender` has; the SQLite file has the same tables. Read them for"
+            " reports. Never write them: limits are counted from these rows. They may change with each release;"
+            " the client, the commands and the HTTP API do not. Instants are microseconds since 1970 in UTC."
+        ),
+        "For example, runs of the last day by flow and state:",
+        (
+            "```sql\nSELECT flow, state, count(*) FROM locktender.run\n"
+            "WHERE queued_at > (extract(epoch FROM now()) - 86400) * 1000000\n"
+            "GROUP BY flow, state ORDER BY flow, state;\n```"
+        ),
+    ]
+    for found in re.finditer(
+        r"((?:^--[^\n]*\n)*)^CREATE (?:UNLOGGED )?TABLE locktender\.(\w+) \(\n(.*?)^\)",
+        text,
+        re.DOTALL | re.MULTILINE,
+    ):
+        said = " ".join(line.removeprefix("--").strip() for line in found[1].splitlines())
+        rows: list[tuple[object, ...]] = []
+        for line in found[3].splitlines():
+            column = re.match(r"\s+(\w+) ([a-z]\w*(?:\[\])?)([^,]*),?\s*(?:-- (.*))?$", line)
+            if column is not None and column[1].islower():
+                null = (
+                    "" if "NOT NULL" in column[3] or "PRIMARY KEY" in column[3] else "may be null"
+                )
+                rows.append((f"`{column[1]}`", column[2], null, column[4] or ""))
+        parts += [f"## {found[2]}", said, _table(("column", "type", "", "meaning"), rows)]
+    return "\n\n".join(each for each in parts if each) + "\n"
+
+
+def glossary() -> str:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    found = re.search(r"^## Glossary\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    assert found is not None  # noqa: S101
+    return f"# Glossary\n\nThe words of this documentation and of the code.\n\n{found[1].strip()}\n"
