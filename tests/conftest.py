@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
-from tests.support import inherited
+from tests.support import inherited, transports
 
 from locktender import Client, embedded
 from locktender.base.events import unpack
 from locktender.base.graph import read_graph
 from locktender.observe.checker import History, check
+from locktender.store.open import settings_for, store_for
 from locktender.store.protocol import EventFilter
-from locktender.store.sqlite.store import SqliteStore
 
 # Here, not in tests/store: tests of other folders import parts of it first.
 pytest.register_assert_rewrite("locktender.testing.conformance")
@@ -33,25 +34,40 @@ hypothesis_settings.register_profile(
 hypothesis_settings.load_profile("any machine")
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    named = inspect.signature(metafunc.function).parameters
+    reaches = "transport" in named or "engine" in metafunc.fixturenames
+    if getattr(metafunc.module, "ALL_TRANSPORTS", False) and reaches:
+        transports.parametrise(metafunc)
+
+
 @pytest.fixture
-def url(tmp_path: Path) -> Path:
+def transport(request: pytest.FixtureRequest) -> str:
+    """How the client of a test reaches its engine; more than one in modules that say `ALL_TRANSPORTS`."""
+    return getattr(request, "param", "sqlite")
+
+
+@pytest.fixture
+def url(tmp_path: Path, transport: str, request: pytest.FixtureRequest) -> Path:
+    if transport == "postgres":
+        return request.getfixturevalue("postgres_url")
     return tmp_path / "locktender.db"
 
 
 @pytest.fixture
-def engine(url: Path) -> Iterator[Client]:
-    with embedded(url, grace="2s") as client:
-        yield client
+def engine(url: Path, transport: str) -> Iterator[Client]:
+    with embedded(url, grace="2s") as client, transports.reached(transport, client) as reached:
+        yield reached
     assert broken_promises(url) == []
 
 
-def broken_promises(url: Path) -> list[str]:
+def broken_promises(url: Path | str) -> list[str]:
     """What the history checker finds in the whole history of a store."""
     return asyncio.run(_check(url))
 
 
-async def _check(url: Path) -> list[str]:
-    store = SqliteStore(url)
+async def _check(url: Path | str) -> list[str]:
+    store = store_for(settings_for(url, {}))
     await store.open()
     try:
         rows = await store.events(EventFilter(limit=1_000_000))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from locktender.base.codec import StepError
     from locktender.base.durations import Duration
     from locktender.base.errors import (
+        AccessRefused,
         AdmissionRejected,
         DuplicateKey,
         InvalidFlow,
@@ -73,6 +74,8 @@ _HOMES = {
     "base.codec": ("StepError",),
     "base.durations": ("Duration",),
     "base.errors": (
+        "AccessRefused",
+        "AccessRefused",
         "AdmissionRejected",
         "DuplicateKey",
         "LocktenderError",
@@ -132,6 +135,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AccessRefused",
     "AdmissionRejected",
     "AsyncClient",
     "AsyncRun",

@@ -11,6 +11,8 @@ from tests.steps import word_steps as flows
 from locktender import Client, InvalidInput, RunCancelled, RunState
 from locktender.testing import eventually
 
+ALL_TRANSPORTS = "long"
+
 
 @pytest.fixture(autouse=True)
 def _gate() -> Iterator[None]:

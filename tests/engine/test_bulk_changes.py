@@ -12,6 +12,8 @@ from locktender.testing import eventually
 
 MANY = 23
 
+ALL_TRANSPORTS = "long"
+
 
 def queued(engine: Client, tenant: str, count: int) -> None:
     engine.submit_many(

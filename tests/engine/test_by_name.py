@@ -26,6 +26,8 @@ from locktender.testing import eventually
 
 pytest_plugins = ["locktender.testing.plugin"]
 
+ALL_TRANSPORTS = "long"
+
 
 @step
 def length(text: str) -> int:

@@ -10,6 +10,7 @@ import pytest
 from tests.conftest import broken_promises
 from tests.steps import client_flows as flows
 from tests.support.server_harness import until
+from tests.support.transports import reached_async
 
 from locktender import (
     AdmissionRejected,
@@ -32,6 +33,8 @@ from locktender.store.protocol import RunsEnded
 
 pytest_plugins = ["locktender.testing.postgres"]
 
+ALL_TRANSPORTS = True
+
 
 @pytest.fixture(autouse=True)
 def _gate() -> Iterator[None]:
@@ -40,8 +43,8 @@ def _gate() -> Iterator[None]:
     flows.GATE.set()
 
 
-async def test_every_verb_has_its_async_form(url: Path):
-    async with embedded_async(url, grace="1s") as engine:
+async def test_every_verb_has_its_async_form(url: Path, transport: str):
+    async with reached_async(transport, url, grace="1s") as engine:
         await engine.pools.set("db", limit=4)
         await engine.limits.set_tag("tenant", limit=1, per_value=True)
         run = await engine.submit(flows.summed, [1, 2], tags={"tenant": "acme"}, priority=5)
@@ -64,8 +67,11 @@ async def test_every_verb_has_its_async_form(url: Path):
     assert await asyncio.to_thread(broken_promises, url) == []
 
 
-async def test_hundreds_wait_at_once(url: Path):
-    async with embedded_async(url, max_concurrent_runs=-1) as engine, connect_async(url) as other:
+async def test_hundreds_wait_at_once(url: Path, transport: str):
+    async with (
+        reached_async(transport, url, max_concurrent_runs=-1) as engine,
+        connect_async(url) as other,
+    ):
         runs = await engine.submit_many(flows.doubled, range(300))
         here = asyncio.gather(*(run.result(60) for run in runs))
         known = [await other.runs.get(run.id) for run in runs]
@@ -150,8 +156,8 @@ async def test_who_waits_looks_although_others_ends_are_named(
         assert await waiting == 7
 
 
-async def test_some_are_taken_and_the_rest_say_why_not(url: Path):
-    async with embedded_async(url, max_active=1) as engine:
+async def test_some_are_taken_and_the_rest_say_why_not(url: Path, transport: str):
+    async with reached_async(transport, url, max_active=1) as engine:
         taken, refused = await engine.submit_many(flows.waits, [1, 2], partial=True)
         assert isinstance(refused, AdmissionRejected)
         assert not isinstance(taken, LocktenderError)

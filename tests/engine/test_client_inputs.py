@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import transports
 
 from locktender import (
     Client,
@@ -74,10 +75,17 @@ def plain(x: int) -> int:
     return x
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with connect(tmp_path_factory.mktemp("client") / "locktender.db") as client:
-        yield client
+@pytest.fixture(scope="module", params=["sqlite", "http"])
+def engine(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Client]:
+    url = tmp_path_factory.mktemp("client") / "locktender.db"
+    if request.param == "sqlite":
+        with connect(url) as client:
+            yield client
+    else:
+        with transports.server(url) as address, connect(address) as client:
+            yield client
 
 
 SUBMISSIONS: list[tuple[Callable[[Client], Any], type[LocktenderError], str]] = [
@@ -245,8 +253,6 @@ VERBS: list[tuple[Callable[[Client], Any], type[LocktenderError], str]] = [
     (lambda engine: engine.pools.set("d\u202eb", limit=1), InvalidInput, "printable"),
     (lambda engine: engine.pools.set("", limit=1), InvalidInput, "must not be empty"),
     (lambda engine: engine.pools.set("p" * 201, limit=1), InvalidInput, "longer than 200"),
-    (lambda engine: engine.slots("db", 0).__enter__(), InvalidInput, "slots must be 1 or more"),
-    (lambda engine: engine.slots("db", True).__enter__(), InvalidInput, "whole number"),
     (lambda engine: engine.limits.set("placement", "scatter"), InvalidInput, "spread, pack"),
     (lambda engine: engine.limits.set("max_bypass", "x"), InvalidInput, "whole number"),
     (lambda engine: engine.limits.set("age_boost", "x"), InvalidInput, "not a duration"),
@@ -281,14 +287,24 @@ def test_bad_input_is_refused_with_a_hint_and_stores_nothing(engine: Client, use
 def test_arguments_that_fit_their_annotations_are_taken(engine: Client):
     for run in (
         engine.submit(simple, 1),
-        engine.submit(simple, 10**30),
-        engine.submit(spread, 1, 2, named=3),
         engine.submit(sloppy),
         engine.submit(sloppy, 1, {"any": "thing"}, [1, 2]),
         engine.submit(keyed, tags={"tenant": "acme"}),
         engine.submit(keyed_by_its_own_tag),
     ):
         assert run.info().state in {"queued", "running", "succeeded"}
+
+
+@pytest.mark.parametrize(("n", "said"), [(0, "slots must be 1 or more"), (True, "whole number")])
+def test_slots_that_make_no_sense_are_refused(tmp_path: Path, n: Any, said: str):
+    with connect(tmp_path / "locktender.db") as engine, pytest.raises(InvalidInput, match=said):
+        engine.slots("db", n).__enter__()
+
+
+def test_arguments_that_only_a_database_takes(tmp_path: Path):
+    with connect(tmp_path / "locktender.db") as engine:
+        for run in (engine.submit(simple, 10**30), engine.submit(spread, 1, 2, named=3)):
+            assert run.info().state == "queued"
 
 
 def test_an_option_wins_over_a_parameter_of_the_same_name(engine: Client):
@@ -300,7 +316,7 @@ def test_an_option_wins_over_a_parameter_of_the_same_name(engine: Client):
     ("url", "error", "said"),
     [
         ("postgresql://u:secret@no-host.invalid/db", StoreError, "host of .* is not known"),
-        ("http://localhost:8080", InvalidInput, "http:// is not available yet"),
+        ("http://u:secret@localhost:8080", InvalidInput, "no user and password|is a server"),
         ("redis://localhost", InvalidInput, "redis:// is not a kind of store"),
         (":memory:", InvalidInput, "the store is a file"),
         ("", InvalidSettings, "url must be text"),

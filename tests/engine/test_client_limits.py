@@ -14,6 +14,8 @@ from tests.steps import client_flows as flows
 
 from locktender import Client, InvalidInput, NotFound, connect, connect_async, embedded
 
+ALL_TRANSPORTS = True
+
 
 @pytest.fixture(autouse=True)
 def _gate() -> Iterator[None]:

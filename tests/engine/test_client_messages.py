@@ -17,6 +17,8 @@ from locktender.testing import VirtualClock
 pytest_plugins = ["locktender.testing.plugin"]
 SECOND = 1_000_000
 
+ALL_TRANSPORTS = True
+
 
 @step
 def twice(x: int) -> int:

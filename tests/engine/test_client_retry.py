@@ -13,6 +13,8 @@ from locktender import AdmissionRejected, Client, DuplicateKey, InvalidInput, Ru
 from locktender.client import retrying
 from locktender.client.run import Run
 
+ALL_TRANSPORTS = True
+
 
 def failed(engine: Client, count: int) -> list[Run[int]]:
     runs = [engine.submit(flows.failing, f"no {n}") for n in range(count)]

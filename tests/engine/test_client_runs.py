@@ -34,6 +34,7 @@ from locktender import (
 from locktender.store.protocol import Submit, Submitted
 from locktender.store.sqlite.store import SqliteStore
 
+ALL_TRANSPORTS = True
 pytestmark = pytest.mark.timeout(300)  # many processes: on a busy machine each starts late
 
 

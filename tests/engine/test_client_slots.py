@@ -31,6 +31,8 @@ from locktender.testing import Overlap
 
 pytest_plugins = ["locktender.testing.plugin"]
 
+ALL_TRANSPORTS = True
+
 
 def test_slots_are_held_in_the_block_and_given_back_after_it(engine: Client):
     engine.pools.set("db", limit=3)

@@ -13,6 +13,8 @@ from locktender import Client, embedded, flow, step
 
 LARGE = 400_000
 
+ALL_TRANSPORTS = True
+
 
 @step(pools={"db": 1})
 def hold(x: str) -> int:

@@ -28,6 +28,8 @@ from locktender.testing import check_history, eventually
 pytest_plugins = ["locktender.testing.postgres"]
 TIMEOUT = "60s"
 
+ALL_TRANSPORTS = "long"
+
 
 @step
 async def double(n: int) -> int:

@@ -32,6 +32,8 @@ PLACES = {
     "rule": "tenant=none",
     "schedule": "none",
     "topic": "none",
+    "reader": "billing",
+    "key": "0a1b",
     "worker": "none",
     "token": "none",
 }

@@ -15,6 +15,8 @@ from locktender.testing import eventually
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 HIDDEN = "hunter2-hunter2"
 
+ALL_TRANSPORTS = "long"
+
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Any:

@@ -12,6 +12,8 @@ from locktender import Client, InvalidInput, NotFound, RunCancelled, RunState, R
 from locktender.client.run import Run
 from locktender.testing import eventually
 
+ALL_TRANSPORTS = "long"
+
 
 @pytest.fixture(autouse=True)
 def _gate() -> Iterator[None]:

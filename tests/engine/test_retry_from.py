@@ -9,6 +9,8 @@ from tests.steps import word_steps as flows
 
 from locktender import Client, InvalidInput, RunFailed
 
+ALL_TRANSPORTS = "long"
+
 
 def calls(marks: Path) -> dict[str, int]:
     names = ("top", "left", "right", "bottom")

@@ -31,6 +31,8 @@ pytest_plugins = ["locktender.testing.plugin"]
 
 _go_on = threading.Event()
 
+ALL_TRANSPORTS = "long"
+
 
 @step
 def note(n: int) -> int:

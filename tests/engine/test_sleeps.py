@@ -33,6 +33,8 @@ TIMEOUT = "60s"
 CLEANED: list[int] = []
 WAITED_ONCE = ["queued", "running", "waiting", "queued", "running", "succeeded"]
 
+ALL_TRANSPORTS = "long"
+
 
 @step
 async def double(n: int) -> int:

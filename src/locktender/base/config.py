@@ -123,8 +123,9 @@ def _unknown_labels(settings: Settings) -> list[Contradiction]:
 
 
 PREFIX = "LOCKTENDER_"
-OTHER_VARIABLES = ("LOCKTENDER_TEST_", tracebacks.VARIABLE)
-"""Variables that are not settings: what the tests are pointed at, and what errors show."""
+OTHER_VARIABLES = ("LOCKTENDER_TEST_", tracebacks.VARIABLE, "LOCKTENDER_TOKEN")
+"""Variables that are not settings: what the tests are pointed at, what errors show, and what a server is asked
+with, which is shown nowhere."""
 
 
 FOR_BODIES: dict[str, str] = {}

@@ -132,6 +132,31 @@ class NotFound(LocktenderError):
     code = "not_found"
 
 
+class StateConflict(InvalidInput):
+    """The present state does not allow it; `state` is that state."""
+
+    code = "conflict"
+
+    def __init__(
+        self, message: str, *, state: str = "", run: str | None = None, **details: Any
+    ) -> None:
+        super().__init__(message, **details)
+        self.state = state
+        self.run = run
+
+    def as_dict(self) -> dict[str, Any]:
+        """With the state, and the run where another one is meant than the path names."""
+        shown = {**super().as_dict(), "state": self.state}
+        return shown if self.run is None else {**shown, "run": self.run}
+
+
+class AccessRefused(LocktenderError):
+    """A server refused the request: no token or an unknown one (401), or one that may not do this (403)."""
+
+    code = "access_refused"
+    status: int = 403
+
+
 class AdmissionRejected(LocktenderError):
     """The admission ceiling is reached; nothing was stored. Try again after `retry_after` seconds.
 
@@ -174,6 +199,13 @@ class DuplicateKey(LocktenderError):
     """Where several runs were to be tried again: those that are queued again."""
     refused: tuple[str, ...] = ()
     """And those that are not."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The form the CLI (`--json`) and the API show, with what was tried again."""
+        shown = super().as_dict()
+        if self.refused:
+            shown |= {"retried": list(self.retried), "refused": list(self.refused)}
+        return shown
 
 
 class RunFailed(LocktenderError):

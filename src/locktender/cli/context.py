@@ -70,8 +70,11 @@ class Context:
     def read(self) -> StoreReader:
         """The store itself, for what no method of the client reads."""
         from locktender.client.bridge import StoreReader
+        from locktender.store.open import is_server, needs_database
 
         settings = self.settings()
+        if is_server(settings.url):
+            raise needs_database("this command", settings.shown_url)
         check_exists(settings.url)
         return StoreReader(settings)
 
@@ -165,7 +168,8 @@ Url = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        help="The store: a SQLite file or postgresql://… (else LOCKTENDER_URL, else .locktender/locktender.db).",
+        help="The store: a SQLite file or postgresql://…; or a server: https://… with LOCKTENDER_TOKEN"
+        " (else LOCKTENDER_URL, else .locktender/locktender.db).",
         rich_help_panel=PANEL,
     ),
 ]

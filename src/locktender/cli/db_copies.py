@@ -96,10 +96,13 @@ def backup(
 
     from locktender.base.errors import InvalidInput
     from locktender.cli.tables import size
+    from locktender.store.open import is_server, needs_database
     from locktender.store.sqlite.backup import back_up
 
     settings = shell.settings()
     url = settings.url
+    if is_server(url):
+        raise needs_database("db backup", settings.shown_url)
     if "://" in url:
         from locktender.store.postgres.options import parse
 

@@ -11,7 +11,6 @@ from rich.markup import escape
 from locktender.cli.context import Context, command
 
 if TYPE_CHECKING:
-    from locktender.client.bridge import StoreReader
     from locktender.client.history import HistoryEvent
 
 PANEL = "Beside a live engine, or without one"
@@ -84,8 +83,8 @@ def events(
             shell.data(found[-most:])
             return
     else:
-        with shell.read() as reading:
-            latest = reading.call(_latest(reading, most))
+        with shell.connect() as client:
+            latest = client.events.latest(most)
         if shell.json:
             shell.data(latest)
             return
@@ -136,16 +135,6 @@ def _follow(
 def _followed(event: HistoryEvent) -> list[str]:
     return _line(event.at, event.actor, event.subject, _number(event), event.before, event.after,
                  event.data)  # fmt: skip
-
-
-async def _latest(reading: StoreReader, most: int) -> list[Any]:
-    """The last events of all runs; a row holds at least one, so that as many rows are enough."""
-    from locktender.base.events import unpack
-    from locktender.store.protocol import EventFilter
-
-    where = EventFilter(limit=most, newest=True)
-    found = [event for row in await reading.store.events(where) for event in unpack(row)]
-    return found[-most:]
 
 
 def _step(event: Any) -> str:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from locktender.client.client import Client
     from locktender.client.pool_holders import PoolHolder
     from locktender.client.views import PoolInfo
-    from locktender.store.protocol import Store
 
 
 Name = Annotated[
@@ -70,13 +69,13 @@ def info(shell: Context, name: Name) -> None:
     """One pool, with the tasks that hold slots of it."""
     with shell.connect() as client:
         pool = client.pools.get(name)
-    with shell.read() as reading:
-        holders, now = reading.call(_holders(reading.store, name))
+        found = client.pools.holders(name)
+    holders, now = found.holders, found.now
     if shell.json:
         import msgspec
 
-        found: dict[str, Any] = msgspec.to_builtins(pool)
-        shell.data({**found, "holders": holders})
+        shown: dict[str, Any] = msgspec.to_builtins(pool)
+        shell.data({**shown, "holders": holders})
         return
 
     columns = ("pool…", ">used", ">limit", ">waiting", "lease", "rate", "state", "set by")
@@ -89,16 +88,6 @@ def info(shell: Context, name: Name) -> None:
         )
     else:
         shell.say("[dim]No slot is held now.[/]")
-
-
-async def _holders(store: Store, pool: str) -> tuple[list[PoolHolder], datetime]:
-    """The attempts that hold slots of a pool, and the time."""
-    from locktender.client.pool_holders import pool_holders
-    from locktender.client.views import instant
-
-    snapshot = await store.load()
-    found = await pool_holders(store, snapshot)
-    return found.get(pool, []), instant(snapshot.now)
 
 
 def _holder_row(holder: PoolHolder, run: str, now: datetime) -> list[str]:

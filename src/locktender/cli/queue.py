@@ -12,9 +12,7 @@ from locktender.cli.context import Context, command, group
 from locktender.cli.runs import Limit, RunName
 
 if TYPE_CHECKING:
-    from locktender.client.views import QueueInfo
     from locktender.observe.answer import Why
-    from locktender.store.protocol import Store
 
 QUEUED = ("queued",)
 
@@ -34,12 +32,11 @@ def list_(shell: Context, limit: Limit = "20") -> None:
     from locktender.cli.tables import ago, now, shorten, table, tags
 
     most = names.count(whole(limit, "limit"), "limit", maximum=100_000)
-    with shell.read() as reading:
-        entries, more, total = reading.call(_explained(reading.store, most))
+    with shell.connect() as client:
+        found = client.queue.explained(most)
+    entries = [(each, each.why) for each in found.queue]
     if shell.json:
-        shell.data(
-            [{"position": info.position, "run": info.run, "why": why} for info, why in entries]
-        )
+        shell.data(found.queue)
     elif not entries:
         shell.say("[dim]No run is queued.[/] See: locktender runs list")
     else:
@@ -58,23 +55,9 @@ def list_(shell: Context, limit: Limit = "20") -> None:
         ]
         columns = (">pos", "run", "flow…", ">prio", "since", "tags…", "waits for~")
         shell.out.print(table(*columns, rows=rows))
-    if more:
-        of = f"{total:,}" if total is not None and total > most else "more"
+    if found.more:
+        of = f"{found.total:,}" if found.total is not None and found.total > most else "more"
         shell.note(f"These are the first {len(entries):,} of {of}: queue list --limit N")
-
-
-async def _explained(
-    store: Store, most: int
-) -> tuple[list[tuple[QueueInfo, Why]], bool, int | None]:
-    """The first queued runs with what each waits for; whether there are more, and how many in all."""
-    from locktender.client.views import QueueInfo, RunInfo
-    from locktender.observe.rebuilt import queue_in_order
-    from locktender.observe.why_queued import queued_whys
-
-    entries = await queue_in_order(store, most + 1)
-    whys, total = await queued_whys(store, entries[:most])
-    infos = [QueueInfo(entry.position, RunInfo.of(entry.run)) for entry in entries[:most]]
-    return list(zip(infos, whys, strict=False)), len(entries) > most, total
 
 
 def _first(why: Why) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 from dataclasses import dataclass
-from typing import Protocol
+from datetime import datetime, timedelta
+from typing import Any, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -24,8 +25,9 @@ from locktender.base.durations import spoken
 from locktender.base.graph import Graph, Output, is_cached
 from locktender.base.model import RunRow
 from locktender.base.states import ENDS, TERMINAL_RUNS, RunState, TaskState
-from locktender.cli.tables import SHORTEST, state
+from locktender.cli.tables import SHORTEST, now, state
 from locktender.client.bridge import StoreReader
+from locktender.client.run import Run
 from locktender.client.run_details import nodes_of
 from locktender.kernel.node_state import PASSED
 from locktender.observe.answer import Why
@@ -126,12 +128,46 @@ def view_of(row: RunRow, graph: Graph, rows: list[TaskRow], why: Why | None, now
         _step(node.name, total, by_node.get(index, Counter()), why)
         for index, (node, total) in enumerate(zip(graph.nodes, totals, strict=True))
     )
-    notes: tuple[str, ...] = ()
-    if why is not None and row.state in (RunState.WAITING, RunState.QUEUED, RunState.HELD):
-        notes = tuple(reason.text for reason in why.reasons) or ((why.note,) if why.note else ())
+    notes = _run_notes(row.state, why)
     end = row.ended_at or now
     took = end - row.started_at if row.started_at else None
     return RunView(row.id, row.flow, row.state, end - row.queued_at, steps, notes, took)
+
+
+def view_through(run: Run[Any]) -> RunView:
+    """The same through a client: a server shows no rows."""
+    info, graph, tasks = run.info(), run.graph(), run.tasks()
+    why = None if info.state in TERMINAL_RUNS else run.why()
+    by_name: dict[str, Counter[str]] = {}
+    for task in tasks:
+        passed = task.error is not None and task.error.type == PASSED
+        state = CACHED if task.cached else PASSED if passed else task.state
+        by_name.setdefault(task.name, Counter())[state] += 1
+    steps: list[StepView] = []
+    for node in graph.nodes:
+        states = by_name.get(node.name, Counter())
+        total = 1 if not node.mapped else sum(states.values()) or None
+        steps.append(_step(node.name, total, states, why))
+    return RunView(
+        info.id,
+        info.flow,
+        info.state,
+        _us(info.queued_at, info.ended_at),
+        tuple(steps),
+        _run_notes(info.state, why),
+        None if info.started_at is None else _us(info.started_at, info.ended_at),
+    )
+
+
+def _us(since: datetime, until: datetime | None) -> int:
+    return ((until or now()) - since) // timedelta(microseconds=1)
+
+
+def _run_notes(state: str, why: Why | None) -> tuple[str, ...]:
+    """What a run that has not started waits for."""
+    if why is None or state not in (RunState.WAITING, RunState.QUEUED, RunState.HELD):
+        return ()
+    return tuple(reason.text for reason in why.reasons) or ((why.note,) if why.note else ())
 
 
 def _state_of(task: TaskRow, graph: Graph) -> str:

@@ -96,16 +96,21 @@ def show(
 ) -> None:
     """One run: its steps, what it waits for, its result or its error."""
     from locktender.cli import arguments
-    from locktender.cli.run_view import Watcher
+    from locktender.cli.run_view import Watcher, view_through
+    from locktender.store.open import is_server
 
+    view = None
     with shell.connect() as client:
         found = client.runs.find(run)
+        if is_server(client.settings.url):
+            view = view_through(found)
         info = found.info()
         several = found.tasks() if tasks or shell.json else []
         why = found.why()
         result = _result(found, info)
-    with Watcher(shell.settings()) as watcher:
-        view = watcher.read(info.id)
+    if view is None:
+        with Watcher(shell.settings()) as watcher:
+            view = watcher.read(info.id)
     if shell.json:
         shell.data(
             {"run": info, "steps": view.steps, "tasks": several, "why": why, "result": result}

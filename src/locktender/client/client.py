@@ -14,8 +14,12 @@ from locktender.base.config import Settings
 from locktender.base.durations import Duration, microseconds
 from locktender.base.tracebacks import public
 from locktender.client.bridge import Bridge
-from locktender.client.client_async import INTERRUPTED_GRACE_US, AsyncClient, Refusal
-from locktender.client.core import Core
+from locktender.client.client_async import (
+    INTERRUPTED_GRACE_US,
+    Refusal,
+    ServerAccess,
+    opened,
+)
 from locktender.client.run import AsyncRun, Run
 from locktender.client.submission import Submission, checked_calls
 from locktender.client.submit_signatures import SyncSubmitting
@@ -51,19 +55,24 @@ class Client(SyncSubmitting):
     """
 
     def __init__(
-        self, settings: Settings, *, engine: bool, more: MoreWorkers | None = None
+        self,
+        settings: Settings,
+        *,
+        engine: bool,
+        more: MoreWorkers | None = None,
+        access: ServerAccess | None = None,
     ) -> None:
-        """`more`: workers that its engine may ask for; they are closed with it."""
+        """`more`: workers that its engine may ask for; they are closed with it. `access`: to a server."""
         self._bridge = Bridge()
         self._closing = threading.Lock()
         try:
-            self._core = self._bridge.call(
-                Core.open(settings, engine=engine, guard=self._bridge.guard, more=more)
+            guard = self._bridge.guard
+            self._client, self._core = self._bridge.call(
+                opened(settings, engine=engine, guard=guard, more=more, access=access)
             )
         except BaseException:
             self._bridge.stop()
             raise
-        self._client = AsyncClient(self._core)
         atexit.register(self._at_exit)
 
     @cached_property
@@ -147,17 +156,15 @@ class Client(SyncSubmitting):
         return self._core.guard.closed
 
     def _submit(self, flow: object, submission: Submission) -> Run[Any]:
-        from locktender.client.by_name import is_elsewhere
-        from locktender.client.submit import prepare
-
         self._core.guard.check()
-        if is_elsewhere(flow):
+        preparing = self._client.preparing(flow)
+        if preparing is None:
             made = self._bridge.call(
                 self._client.submit_named(str(flow), [submission], partial=False)
             )
             return Run(self._bridge, cast("AsyncRun[Any]", made[0]))
         # Here, in the caller's thread: tracing runs the user's own code.
-        prepared = prepare(flow, submission, self._core.settings, self._core.clock)
+        prepared = preparing.prepare(submission)
         return Run(self._bridge, self._bridge.call(self._client.submit_prepared(prepared)))
 
     def _submit_by(
@@ -169,6 +176,7 @@ class Client(SyncSubmitting):
 
         core = self._core
         core.guard.check()
+        self._client.refuse_connection()
         if is_elsewhere(flow):
             prepared = self._bridge.call(self._client.prepared(flow, submission))
         else:
@@ -203,16 +211,13 @@ class Client(SyncSubmitting):
 
             runs = client.submit_many(build, [["a"], ["b"], Submission((["c"],), key="c")])
         """
-        from locktender.client.by_name import is_elsewhere
-        from locktender.client.submit import Preparing
-
         self._core.guard.check()
-        if is_elsewhere(flow):
+        preparing = self._client.preparing(flow)
+        if preparing is None:
             several = self._client.submit_named(
                 str(flow), list(checked_calls(calls)), partial=partial
             )
             return [self._bridged(each) for each in self._bridge.call(several)]
-        preparing = Preparing(flow, self._core.settings, self._core.clock)
         prepared = [
             preparing.prepare(call, index) for index, call in enumerate(checked_calls(calls))
         ]

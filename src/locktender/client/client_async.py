@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, cast, overload
 
 from locktender.base.clock import SECOND
 from locktender.base.config import Settings
 from locktender.base.durations import Duration, microseconds
-from locktender.base.errors import AdmissionRejected, DuplicateKey
+from locktender.base.errors import AdmissionRejected, DuplicateKey, InvalidInput
 from locktender.base.tracebacks import public
-from locktender.client.core import Core
+from locktender.client.core import ClientGuard, Core
 from locktender.client.refusals import refusal
 from locktender.client.run import AsyncRun
 from locktender.client.submission import Submission, checked_calls
 from locktender.client.submit_signatures import AsyncSubmitting
+from locktender.store.open import is_server, needs_database
 
 if TYPE_CHECKING:
     # Loaded with the first use: a command that reads a store does without flows, kernel and engine.
     from locktender.client.events import AsyncEvents
     from locktender.client.limits_async import AsyncLimits
+    from locktender.client.more_workers import MoreWorkers
     from locktender.client.pauses import AsyncFlows
     from locktender.client.pools_async import AsyncPools
     from locktender.client.result_cache import AsyncCache
     from locktender.client.runs_async import AsyncQueue, AsyncRuns
     from locktender.client.schedules import AsyncSchedules
     from locktender.client.slots import AsyncSlots
-    from locktender.client.submit import Prepared
+    from locktender.client.submit import Prepared, Preparing
     from locktender.client.tokens import AsyncTokens
     from locktender.client.workers import AsyncWorkers
     from locktender.flows.flows import Flow
@@ -138,17 +140,25 @@ class AsyncClient(AsyncSubmitting):
         """Whether `close` was called."""
         return self._core.guard.closed
 
-    async def _submit(self, flow: object, submission: Submission) -> AsyncRun[Any]:
+    def preparing(self, flow: object) -> Preparing | None:
+        """What makes runs of calls of `flow`, in the caller's thread; None: its code is not here."""
         from locktender.client.by_name import is_elsewhere
-        from locktender.client.submit import prepare
+        from locktender.client.submit import Preparing
 
-        self._core.guard.check()
         if is_elsewhere(flow):
+            return None
+        return Preparing(flow, self._core.settings, self._core.clock)
+
+    def refuse_connection(self) -> None:
+        """Raises where a submission cannot be part of a transaction of the caller."""
+
+    async def _submit(self, flow: object, submission: Submission) -> AsyncRun[Any]:
+        self._core.guard.check()
+        preparing = self.preparing(flow)
+        if preparing is None:
             made = await self.submit_named(str(flow), [submission], partial=False)
             return cast("AsyncRun[Any]", made[0])
-        return await self.submit_prepared(
-            prepare(flow, submission, self._core.settings, self._core.clock)
-        )
+        return await self.submit_prepared(preparing.prepare(submission))
 
     async def _submit_by(
         self, connection: object, flow: object, submission: Submission, *, notify: bool
@@ -156,6 +166,7 @@ class AsyncClient(AsyncSubmitting):
         from locktender.client.outbox import submit_by_async
 
         self._core.guard.check()
+        self.refuse_connection()
         prepared = await self.prepared(flow, submission)
         await submit_by_async(self._core, connection, prepared, notify=notify)
         return AsyncRun(self._core, prepared.run.id, "submitted")
@@ -189,14 +200,11 @@ class AsyncClient(AsyncSubmitting):
 
             runs = client.submit_many(build, [["a"], ["b"], Submission((["c"],), key="c")])
         """
-        from locktender.client.by_name import is_elsewhere
-        from locktender.client.submit import Preparing
-
         self._core.guard.check()
-        if is_elsewhere(flow):
+        preparing = self.preparing(flow)
+        if preparing is None:
             return await self.submit_named(str(flow), checked_calls(calls), partial=partial)
-        preparing = Preparing(flow, self._core.settings, self._core.clock)
-        prepared: list[Prepared] = []
+        prepared: list[Any] = []
         for index, call in enumerate(checked_calls(calls)):
             if index % TRACED_AT_A_TIME == 0:
                 await asyncio.sleep(0)  # others have their turn on this loop
@@ -213,15 +221,15 @@ class AsyncClient(AsyncSubmitting):
         prepared = await prepare_named(self._core, flow, calls)
         return await self.submit_all_prepared(prepared, partial=partial)
 
-    async def submit_prepared(self, prepared: Prepared) -> AsyncRun[Any]:
-        """Submits a run that was traced elsewhere: by the sync client, in its caller's thread."""
+    async def submit_prepared(self, prepared: Any) -> AsyncRun[Any]:
+        """Submits what `preparing` made: for the sync client, in its caller's thread."""
         only = (await self.submit_all_prepared([prepared], partial=False))[0]
         return cast("AsyncRun[Any]", only)
 
     async def submit_all_prepared(
-        self, prepared: list[Prepared], *, partial: bool
+        self, prepared: Sequence[Any], *, partial: bool
     ) -> list[AsyncRun[Any] | Refusal]:
-        """Submits runs that were traced elsewhere, all or none unless `partial`."""
+        """Submits what `preparing` made, all or none unless `partial`."""
         from locktender.client.submit import store_runs
 
         self._core.guard.check()
@@ -298,6 +306,41 @@ class AsyncClient(AsyncSubmitting):
         interrupted = kind is not None and issubclass(kind, asyncio.CancelledError)
         grace_us = self.settings.grace_us
         await self._core.close(min(INTERRUPTED_GRACE_US, grace_us) if interrupted else grace_us)
+
+
+class ServerAccess(NamedTuple):
+    """What a server is asked with: `connect("https://…", token=…, ca=…)`."""
+
+    token: str | None = None
+    ca: str | None = None
+    """A file or directory of certificates to trust in place of the system's."""
+
+
+async def opened(
+    settings: Settings,
+    *,
+    engine: bool,
+    guard: ClientGuard | None = None,
+    more: MoreWorkers | None = None,
+    access: ServerAccess | None = None,
+) -> tuple[AsyncClient, Core]:
+    """A client of the store that `settings.url` names, with an engine if asked for, or of a server."""
+    if not is_server(settings.url):
+        if access is not None and access != ServerAccess():
+            raise InvalidInput(
+                "a database takes no token.",
+                field="token" if access.token is not None else "ca",
+                hint="Give the address of a server, https://…, or leave it out.",
+            )
+        core = await Core.open(settings, engine=engine, guard=guard, more=more)
+        return AsyncClient(core), core
+    if engine:
+        raise needs_database("an engine", settings.shown_url)
+    from locktender.client.remote.client import RemoteClient
+    from locktender.client.remote.core import RemoteCore
+
+    remote = await RemoteCore.connect(settings, access or ServerAccess(), guard)
+    return RemoteClient(remote), remote
 
 
 def _for_company(refused: Refusal) -> bool:

@@ -26,18 +26,17 @@ import msgspec
 from locktender.base.background import end_tasks
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.config import Settings
-from locktender.base.durations import spoken
 from locktender.base.errors import (
     LocktenderError,
     NotFound,
     StoreBusy,
     StoreUnreachable,
-    WaitTimeout,
 )
 from locktender.base.limits import Limits
 from locktender.base.model import RunRow
 from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.client.outbox_rows import find_row
+from locktender.client.refusals import goes_on
 from locktender.client.slot_worker import SlotWorkers
 from locktender.store.open import store_for
 from locktender.store.protocol import SetLimit, Store
@@ -145,15 +144,29 @@ class RunWaiter:
             row = await self._row_again(run_id)
             if row.state in TERMINAL_RUNS:
                 return row
-            raise WaitTimeout(
-                f"run {run_id} is still {row.state} after {spoken(timeout_us or 0)}; it goes on.",
-                field="timeout",
-                got=None if timeout_us is None else timeout_us / SECOND,
-                hint=f"Wait longer, or ask: locktender why {run_id}.",
-            ) from None
+            raise goes_on(run_id, row.state, timeout_us) from None
         finally:
             self._forget(seq, woken)
         return row
+
+    async def until_any(self, runs: Sequence[int], timeout_us: int) -> dict[int, str]:
+        """Those of these runs that have ended, and how ("": it is gone); none when `timeout_us` has passed."""
+        woken = asyncio.Event()
+        for run in runs:
+            self._waiters.setdefault(run, []).append(woken)
+        self._watch()
+        try:
+            async with asyncio.timeout(timeout_us / SECOND):
+                while not (ended := await self._ended(runs)):
+                    await woken.wait()
+                    woken.clear()
+                    self._guard.check()
+        except TimeoutError:
+            return {}
+        finally:
+            for run in runs:
+                self._forget(run, woken)
+        return ended
 
     async def close(self) -> None:
         """Wakes every waiter: the client is closed."""
@@ -176,10 +189,11 @@ class RunWaiter:
             read, f"reading run {run_id}", self._clock, self._guard.check, STORE_AWAY_SECONDS
         )
 
-    async def _ended(self, runs: Sequence[int]) -> list[int]:
-        """Those of these runs that have ended, or are gone."""
+    async def _ended(self, runs: Sequence[int]) -> dict[int, str]:
+        """Those of these runs that have ended, and how; "": it is gone."""
         states = await self._store.run_states(runs)
-        return [run for run in runs if states.get(run) is None or states[run] in TERMINAL_RUNS]
+        found = {run: states.get(run) or "" for run in runs}
+        return {run: state for run, state in found.items() if not state or state in TERMINAL_RUNS}
 
     def _wake(self, runs: Iterable[int]) -> None:
         for run in runs:
@@ -242,8 +256,7 @@ class Core:
         self.settings = settings
         self.engine = engine
         self.guard: ClientGuard = guard or ClientGuard()
-        self.limits_read: tuple[int, Limits] | None = None
-        """The limits as they were last read, and when: see `submit.check_pools`."""
+        self._limits_read: list[tuple[int, Limits]] = []
         self.version: str | None = None
         self.only: Mapping[str, str] = {}
         self.acts_for_another = False
@@ -361,6 +374,15 @@ class Core:
         if done:
             await doing
         return done
+
+    @property
+    def limits_read(self) -> tuple[int, Limits] | None:
+        """The limits as they were last read, and when: see `submit.check_pools`. Who acts for others shares it."""
+        return self._limits_read[-1] if self._limits_read else None
+
+    @limits_read.setter
+    def limits_read(self, read: tuple[int, Limits] | None) -> None:
+        self._limits_read[:] = [] if read is None else [read]
 
     def changed(self) -> None:
         """Something was committed here: wakes the leader, if it is this process."""

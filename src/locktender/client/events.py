@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Generator, Mapping
 from typing import Any
 
+from locktender.base import names
+from locktender.base.events import Event, unpack
 from locktender.base.tracebacks import public
-from locktender.client.bridge import Bridge
+from locktender.client.bridge import Bridge, documented_as
 from locktender.client.core import Core
 from locktender.client.history import EventReaderInfo, Follower, HistoryEvent, checked_reader
 from locktender.client.mailing import EventWaitInfo, answer, send_to_topic, waits_of
 from locktender.client.views import instant
+from locktender.store.protocol import EventFilter
 
 
 @public
@@ -77,6 +80,14 @@ class AsyncEvents:
         follower = Follower(self._core, run, checked_reader(reader))
         async for event in follower.follow(after, wait=wait, skip_pruned=skip_pruned):
             yield event
+
+    async def latest(self, limit: int = 100) -> list[Event]:
+        """The last changes of state of all runs, in order. `limit`: 1 to 100,000; default 100."""
+        self._core.guard.check()
+        most = names.count(limit, "limit", maximum=100_000)
+        # A row holds at least one, so that as many rows are enough.
+        rows = await self._core.store.events(EventFilter(limit=most, newest=True))
+        return [event for row in rows for event in unpack(row)][-most:]
 
     async def readers(self) -> list[EventReaderInfo]:
         """The named readers of the history, each with the cursor behind which it goes on."""
@@ -157,6 +168,10 @@ class SyncEvents:
         return self._bridge.iterate(
             self._events.follow(run, after=after, reader=reader, wait=wait, skip_pruned=skip_pruned)
         )
+
+    @documented_as(AsyncEvents.latest)
+    def latest(self, limit: int = 100) -> list[Event]:
+        return self._bridge.call(self._events.latest(limit))
 
     def readers(self) -> list[EventReaderInfo]:
         """The named readers of the history, each with the cursor behind which it goes on."""

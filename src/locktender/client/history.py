@@ -16,7 +16,7 @@ import base64
 import binascii
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -178,16 +178,21 @@ class Follower:
         finally:
             await self._keep()
 
+    async def page(self, after: str, *, skip_pruned: bool) -> tuple[list[HistoryEvent], str, bool]:
+        """What follows `after` now, the cursor behind it, and whether no more can come: the run has ended."""
+        run = None if self._run_id is None else (await self._core.row(self._run_id)).seq
+        # First: what happened before the end is written before the end is.
+        ended = await self._ended()
+        token = await self._begin(after, run)
+        if token.at and run is None and not skip_pruned:
+            await self._check_pruned(token)
+        events, token = await self._page(token, run)
+        return events, token.text(), ended and not events
+
     async def _begin(self, after: str | None, run: int | None) -> EventToken:
         if after is None and self._reader is not None:
             known = {each.name: each.cursor for each in await self._core.store.event_readers()}
-            if self._reader not in known and len(known) >= MAX_READERS:
-                raise InvalidInput(
-                    f"there are {len(known):,} readers of the history; at most {MAX_READERS:,} can be.",
-                    field="reader",
-                    got=self._reader,
-                    hint="client.events.forget_reader(NAME) removes one.",
-                )
+            check_room(self._reader, known)
             after = known.get(self._reader, START)
         if after is None:
             after = NOW if run is None else START
@@ -242,10 +247,8 @@ class Follower:
 
     async def _keep(self) -> None:
         if self._reader is not None and self._taken is not None and self._taken != self._kept:
-            store, taken = self._core.store, self._taken
-            now = await store.now()
-            await store.keep_event_reader(EventReader(self._reader, taken.text(), now))
-            self._kept = taken
+            await keep_reader(self._core, self._reader, self._taken.text())
+            self._kept = self._taken
 
     async def _check_pruned(self, token: EventToken) -> None:
         """Refuses to go on where changes behind the cursor were removed by retention."""
@@ -268,6 +271,22 @@ class Follower:
                 got=token.text(),
                 hint="skip_pruned=True goes on with what is left; a longer `retention` keeps more.",
             )
+
+
+def check_room(reader: str, known: Collection[str]) -> None:
+    """Refuses one reader more than can be."""
+    if reader not in known and len(known) >= MAX_READERS:
+        raise InvalidInput(
+            f"there are {len(known):,} readers of the history; at most {MAX_READERS:,} can be.",
+            field="reader",
+            got=reader,
+            hint="client.events.forget_reader(NAME) removes one.",
+        )
+
+
+async def keep_reader(core: Core, reader: str, cursor: str) -> None:
+    """Stores that all before `cursor` was taken."""
+    await core.store.keep_event_reader(EventReader(reader, cursor, await core.store.now()))
 
 
 def _changes(found: Followed, token: EventToken) -> Iterator[tuple[Event, EventToken]]:

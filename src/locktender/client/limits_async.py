@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -109,27 +109,35 @@ def limit_infos(rows: Sequence[LimitRow]) -> list[LimitInfo]:
             text = _default(defaults, each)
             kind, stored = stored_as(each)
             version = LimitRow(kind, stored, None, None).version
-            found.append(LimitInfo(kind, each, text, None, None, paused=False, version=version))
+            rule = {"limit" if kind in _KINDS else "value": getattr(defaults, _field(each))}
+            found.append(
+                LimitInfo(kind, each, text, None, None, paused=False, version=version, rule=rule)
+            )
     order = {"runs": 0, "active": 1, "tag": 2, "flow": 3, "run": 4, "fair": 5, "engine": 6}
     return sorted(found, key=lambda info: (order[info.kind], info.name))
 
 
 def _info(row: LimitRow) -> LimitInfo:
-    rule = row.effective or b"{}"
+    rule: dict[str, Any] = msgspec.json.decode(row.effective or b"{}")
     return LimitInfo(
         kind=row.kind,
         name=limit_name(row.kind, row.name),
         value=_shown(row, row.effective) or "",
         live=_shown(row, row.live),
         declared=_shown(row, row.declared),
-        paused=row.kind in ("flow", "run")
-        or bool(cast("dict[str, Any]", msgspec.json.decode(rule)).get("paused", False)),
+        paused=row.kind in ("flow", "run") or bool(rule.get("paused", False)),
         version=row.version,
+        rule=rule,
     )
 
 
 def _shown(row: LimitRow, rule: bytes | None) -> str | None:
     return None if rule is None else rule_text(row.kind, rule, row.name)
+
+
+def _field(shown: str) -> str:
+    """The field of `Limits` that has the value of a limit."""
+    return ENGINE.get(shown, shown)
 
 
 def _default(defaults: Limits, shown: str) -> str:
@@ -291,9 +299,9 @@ class AsyncLimits:
         """
         self._core.guard.check()
         if name == RUNS:
-            await self.set_max_concurrent_runs(_number(value, name), expected=expected)
+            await self.set_max_concurrent_runs(limit_number(value, name), expected=expected)
         elif name == "max_active":
-            await self.set_max_active(_number(value, name), expected=expected)
+            await self.set_max_active(limit_number(value, name), expected=expected)
         elif name == "fair":
             await self.set_fair(names.text(value, "fair"))
         elif name == "age_boost":
@@ -310,7 +318,9 @@ class AsyncLimits:
                 raise _unknown(name, (await self._in_force())[1])
             each = rest == "*"
             tag = None if each else rest
-            await self.set_tag(key, tag, _number(value, name), per_value=each, expected=expected)
+            await self.set_tag(
+                key, tag, limit_number(value, name), per_value=each, expected=expected
+            )
 
     async def pause(self, name: str = RUNS) -> None:
         """Starts no more runs, or none with a tag (`tenant=acme`); running ones go on."""
@@ -417,7 +427,8 @@ def _tag_named(name: str) -> TagRule:
     return tag_rule(key, value if equals else None)
 
 
-def _number(value: object, name: str) -> int:
+def limit_number(value: object, name: str) -> int:
+    """A limit, also of a text that is one."""
     if isinstance(value, str) and value.strip().removeprefix("-").isdecimal():
         return int(value)
     return names.limit(value, name)

@@ -125,7 +125,7 @@ async def send_to_run(
     graph = read_graph(await core.store.graph(row.graph) or b"")
     if not graph.unfolds:
         await _check(core, run_id, graph, label, raw)
-    sent = SendEvent(run_id, label, _id(given_id), raw)
+    sent = SendEvent(run_id, label, event_id(given_id), raw)
     answer = await repeated(
         lambda: core.store.send(sent), f"event {label!r}", core.clock, core.guard.check
     )
@@ -159,7 +159,7 @@ async def send_to_topic(
             raise InvalidInput(
                 f"match.{key} must be a plain value.", field=f"match.{key}", got=shown
             )
-    sent = SendEvent(None, label, _id(given_id), raw, given.decode())
+    sent = SendEvent(None, label, event_id(given_id), raw, given.decode())
     answer = await repeated(
         lambda: core.store.send(sent), f"event {label!r}", core.clock, core.guard.check
     )
@@ -179,7 +179,8 @@ def checked_payload(payload: object) -> bytes:
     return raw
 
 
-def _id(given: object) -> str:
+def event_id(given: object) -> str:
+    """The id of an event, checked; one of its own where none is given."""
     if given is None:
         return os.urandom(12).hex()
     text = names.text(given, "id")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from locktender.base.durations import Duration
 from locktender.base.limits import Rate
 from locktender.base.tracebacks import public
-from locktender.client.bridge import Bridge
+from locktender.client.bridge import Bridge, documented_as
 from locktender.client.limits_async import RUNS, AsyncLimits
 from locktender.client.pools_async import AsyncPools
 from locktender.client.run import Run
@@ -28,6 +28,8 @@ from locktender.client.views import (
 from locktender.client.workers import AsyncWorkers
 
 if TYPE_CHECKING:
+    from locktender.client.explained import ExplainedQueue
+    from locktender.client.pool_holders import PoolHolders
     from locktender.observe.holders import LimitCost
 
 Ids = str | Run[Any] | Iterable[str | Run[Any]]
@@ -224,6 +226,10 @@ class SyncQueue:
         """
         return self._bridge.call(self._queue.list(limit))
 
+    @documented_as(AsyncQueue.explained)
+    def explained(self, limit: int = 100) -> ExplainedQueue:
+        return self._bridge.call(self._queue.explained(limit))
+
 
 @public
 class SyncWorkers:
@@ -293,6 +299,10 @@ class SyncPools:
     def get(self, name: str) -> PoolInfo:
         """One pool. Raises `NotFound` where it was never set and no active task needs it."""
         return self._bridge.call(self._pools.get(name))
+
+    @documented_as(AsyncPools.holders)
+    def holders(self, name: str) -> PoolHolders:
+        return self._bridge.call(self._pools.holders(name))
 
     def pause(self, name: str) -> None:
         """Starts nothing more that needs the pool; running tasks keep their slots until they end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -11,8 +12,7 @@ from locktender.base.config import Settings
 from locktender.base.durations import Duration
 from locktender.base.tracebacks import public
 from locktender.client.client import Client
-from locktender.client.client_async import AsyncClient
-from locktender.client.core import Core
+from locktender.client.client_async import AsyncClient, ServerAccess, opened
 from locktender.client.more_workers import GivenProvisioner, MoreWorkers, more_workers
 from locktender.flows.options import readable
 from locktender.flows.registry import refuse_while_importing
@@ -162,26 +162,41 @@ def embedded(
 
 
 @public
-def connect(url: Url | None = None) -> Client:
+def connect(url: Url | None = None, *, token: str | None = None, ca: Url | None = None) -> Client:
     """A client without an engine: it submits and asks; engines in other processes do the work.
 
-    `url`: a SQLite file or `postgresql://...`; default the setting `url`, which is
-    `.locktender/locktender.db`. A store that does not exist yet is made, so that
-    submitting may come before the first engine.
+    url    a SQLite file, `postgresql://...`, or a server: `https://...` (on this machine `http://...`);
+           default the setting `url`, which is `.locktender/locktender.db`
+    token  of a server; default the variable `LOCKTENDER_TOKEN`
+    ca     of a server: a file of certificates to trust in place of the system's
+
+    A store that does not exist yet is made, so that submitting may come before the first engine. A server
+    knows the flows that its workers have announced, and `slots()` needs the database itself.
 
         with connect("postgresql://app@db/flows") as client:
             run = client.submit(build, ["a"])
     """
-    return Client(settings_for(url, {}), engine=False)
+    return Client(settings_for(url, {}), engine=False, access=_access(token, ca))
+
+
+def _access(token: str | None, ca: Url | None) -> ServerAccess:
+    return ServerAccess(token, None if ca is None else os.fspath(ca))
 
 
 @public
 class Opening:
     """An async client that is not open yet: `await` it, or use it in `async with`."""
 
-    def __init__(self, prepared: Callable[[], Prepared], *, engine: bool) -> None:
+    def __init__(
+        self,
+        prepared: Callable[[], Prepared],
+        *,
+        engine: bool,
+        access: ServerAccess | None = None,
+    ) -> None:
         self._prepared = prepared
         self._engine = engine
+        self._access = access
         self._client: AsyncClient | None = None
 
     def __await__(self) -> Generator[Any, None, AsyncClient]:
@@ -190,7 +205,8 @@ class Opening:
     @public
     async def _open(self) -> AsyncClient:
         settings, more = self._prepared()
-        return AsyncClient(await Core.open(settings, engine=self._engine, more=more))
+        client, _ = await opened(settings, engine=self._engine, more=more, access=self._access)
+        return client
 
     async def __aenter__(self) -> AsyncClient:
         self._client = await self._open()
@@ -219,9 +235,12 @@ def embedded_async(
     return Opening(lambda: _prepared(url, provisioner, overrides), engine=True)
 
 
-def connect_async(url: Url | None = None) -> Opening:
+def connect_async(
+    url: Url | None = None, *, token: str | None = None, ca: Url | None = None
+) -> Opening:
     """`connect()` on the caller's event loop: `await` it, or use `async with connect_async() as client:`."""
-    return Opening(lambda: (settings_for(url, {}), None), engine=False)
+    access = _access(token, ca)
+    return Opening(lambda: (settings_for(url, {}), None), engine=False, access=access)
 
 
 def _prepared(

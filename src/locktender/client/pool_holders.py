@@ -31,6 +31,14 @@ class PoolHolder:
     """When the slots come free if the worker is not heard of any more, the pool's own lease included."""
 
 
+@dataclass(frozen=True, slots=True)
+class PoolHolders:
+    """Who holds slots of a pool now."""
+
+    holders: list[PoolHolder]
+    now: datetime
+
+
 async def pool_holders(store: Store, snapshot: Snapshot) -> dict[str, list[PoolHolder]]:
     """Pool → the attempts that hold slots of it: those of dead workers first, then by age."""
     runs = {row.seq: row for row in (*snapshot.runs, *snapshot.held)}

@@ -16,10 +16,11 @@ from locktender.base.names import limit as checked_limit
 from locktender.base.states import TaskState
 from locktender.base.tracebacks import public
 from locktender.client.core import Core
-from locktender.client.views import UNSET, PoolInfo, Unset
+from locktender.client.views import UNSET, PoolInfo, Unset, instant
 from locktender.store.protocol import SetLimit, Snapshot
 
 if TYPE_CHECKING:
+    from locktender.client.pool_holders import PoolHolders
     from locktender.kernel.scheduler import Scheduler
 
 _dump = msgspec.json.Encoder().encode
@@ -56,20 +57,9 @@ class AsyncPools:
             pools.set("api", limit=4, rate="60/min", burst=5)
         """
         pool = pool_name(name)
-        if all(isinstance(each, Unset) for each in (limit, lease, rate, burst)):
-            raise InvalidInput(
-                f"say what to set for pool {pool!r}.",
-                field="limit",
-                hint="e.g. limit=4, or limit=-1 for unlimited.",
-            )
+        patch = pool_patch(pool, limit, lease, rate, burst)
         self._core.guard.check()
-        patch: dict[str, Any] = {}
-        if not isinstance(limit, Unset):
-            hint = "To hold a pool shut, use: pools pause NAME."
-            patch["limit"] = checked_limit(limit, f"pool {pool}.limit", zero_hint=hint)
-        if not isinstance(lease, Unset):
-            patch["lease_us"] = None if lease is None else microseconds(lease, "lease")
-        await self._patch(pool, patch | _rate_patch(rate, burst), expected=expected)
+        await self._patch(pool, patch, expected=expected)
 
     async def get(self, name: str) -> PoolInfo:
         """One pool. Raises `NotFound` where it was never set and no active task needs it."""
@@ -93,6 +83,16 @@ class AsyncPools:
         from locktender.observe.rebuilt import rebuild
 
         return pool_infos(*await rebuild(self._core.store))
+
+    async def holders(self, name: str) -> PoolHolders:
+        """The attempts that hold slots of a pool now, those of dead workers first."""
+        from locktender.client.pool_holders import PoolHolders, pool_holders
+
+        self._core.guard.check()
+        store, pool = self._core.store, pool_name(name)
+        snapshot = await store.load()
+        found = await pool_holders(store, snapshot)
+        return PoolHolders(found.get(pool, []), instant(snapshot.now))
 
     async def pause(self, name: str) -> None:
         """Starts nothing more that needs the pool; running tasks keep their slots until they end."""
@@ -166,6 +166,23 @@ class AsyncPools:
 
     async def _change(self, changes: list[SetLimit]) -> None:
         await self._core.set_limits(changes)
+
+
+def pool_patch(pool: str, limit: Any, lease: Any, rate: Any, burst: Any) -> dict[str, Any]:
+    """What is given of a pool, checked."""
+    if all(isinstance(each, Unset) for each in (limit, lease, rate, burst)):
+        raise InvalidInput(
+            f"say what to set for pool {pool!r}.",
+            field="limit",
+            hint="e.g. limit=4, or limit=-1 for unlimited.",
+        )
+    patch: dict[str, Any] = {}
+    if not isinstance(limit, Unset):
+        hint = "To hold a pool shut, use: pools pause NAME."
+        patch["limit"] = checked_limit(limit, f"pool {pool}.limit", zero_hint=hint)
+    if not isinstance(lease, Unset):
+        patch["lease_us"] = None if lease is None else microseconds(lease, "lease")
+    return patch | _rate_patch(rate, burst)
 
 
 def pool_infos(scheduler: Scheduler, snapshot: Snapshot) -> PoolInfos:

@@ -70,14 +70,7 @@ class AsyncCache:
     async def get(self, key: str) -> CachedInfo:
         """One cached result with its value, by its key or the beginning of it."""
         self._core.guard.check()
-        text = names.text(key, "key").strip().lower()
-        if not text or not _HEX.issuperset(text):
-            raise InvalidInput(
-                "a key has only the digits 0-9 and a-f.",
-                field="key",
-                got=key,
-                hint="locktender cache list shows them.",
-            )
+        text = checked_key(key)
         found = await self._core.store.cached_result(text)
         if len(found) > 1:
             raise InvalidInput(
@@ -120,6 +113,19 @@ class AsyncCache:
         for key, name in checked.items():
             whole[key] = _whole(name, {getattr(each, key) for each in kept}, key)
         return whole.get("step"), whole.get("flow")
+
+
+def checked_key(key: str) -> str:
+    """A key or the beginning of one."""
+    text = names.text(key, "key").strip().lower()
+    if not text or not _HEX.issuperset(text):
+        raise InvalidInput(
+            "a key has only the digits 0-9 and a-f.",
+            field="key",
+            got=key,
+            hint="locktender cache list shows them.",
+        )
+    return text
 
 
 def _whole(name: str, known: Iterable[str], field: str) -> str:

@@ -9,7 +9,7 @@ import msgspec
 from locktender.base import codec
 from locktender.base.codec import StepError
 from locktender.base.errors import InvalidFlow, NotFound, RunCancelled, RunFailed, RunTimedOut
-from locktender.base.graph import AnyTemplate, Graph, Output, read_graph
+from locktender.base.graph import Output, read_graph
 from locktender.base.model import Failure, RunRow
 from locktender.base.secrets import MARK, SECRET_KEY, secret
 from locktender.base.states import RunState
@@ -19,34 +19,46 @@ if TYPE_CHECKING:
     from locktender.flows.function import Function
 
 
-async def returned_type(core: Core, row: RunRow) -> Any:
-    """`Any` where neither is known here: plain JSON then."""
+class ReturnedBy(msgspec.Struct, frozen=True):
+    """Whose annotation a run's value has: the flow's, else that of the step whose whole result it is."""
+
+    flow: str = ""
+    step: str = ""
+    """Empty: it is put together."""
+    signature: str = ""
+    mapped: bool = False
+    collects: bool = False
+    """Errors of items stand among the results."""
+
+
+async def returned_by(core: Core, row: RunRow) -> ReturnedBy:
+    graph = read_graph(await core.store.graph(row.graph))
+    template = graph.result
+    if not isinstance(template, Output) or template.path:
+        return ReturnedBy(row.flow)
+    node = graph.nodes[template.node]
+    return ReturnedBy(
+        row.flow, node.step, node.signature, node.over is not None, node.on_error == "collect"
+    )
+
+
+def annotated_type(by: ReturnedBy) -> Any:
+    """`Any` where neither the flow nor the step is known here: plain JSON then."""
     from locktender.flows.registry import registry
 
-    flow = registry.flows.get(row.flow)
+    flow = registry.flows.get(by.flow)
     if flow is None:
         return Any
     annotated = _annotation(flow)
     if annotated is not Any:
         return annotated
-    graph = read_graph(await core.store.graph(row.graph))
-    return Any if graph.result is None else _type_of(graph, graph.result)
-
-
-def _type_of(graph: Graph, template: AnyTemplate) -> Any:
-    """The type of a step's whole result, mapped or not; of anything put together, `Any`."""
-    if not isinstance(template, Output) or template.path:
-        return Any
-    from locktender.flows.registry import registry
-
-    node = graph.nodes[template.node]
-    step = registry.steps.get(node.step)
-    if step is None or step.signature != node.signature:
+    step = registry.steps.get(by.step)
+    if step is None or step.signature != by.signature:
         return Any
     one = _annotation(step)
-    if node.over is None or one is Any:
+    if not by.mapped or one is Any:
         return one
-    return list[one | StepError] if node.on_error == "collect" else list[one]
+    return list[one | StepError] if by.collects else list[one]
 
 
 def _annotation(function: Function) -> Any:
@@ -74,21 +86,38 @@ async def value_of(core: Core, row: RunRow) -> Any:
         raise await error_of(core, row)
     if row.output is None:
         return None
-    output = await open_blobs(core, row.output)
+    return read_value(await open_blobs(core, row.output), await returned_by(core, row))
+
+
+def read_value(output: bytes, by: ReturnedBy) -> Any:
+    """The value of a run out of its JSON."""
     if MARK in output:
         # A flow that returns an argument: the reference is all that a run knows of it.
-        return _with_secrets(codec.decode(output))
-    return codec.decode(output, await returned_type(core, row), "result")
+        return with_secrets(codec.decode(output))
+    return codec.decode(output, annotated_type(by), "result")
 
 
-def _with_secrets(value: Any) -> Any:
+async def raw_value(
+    core: Core, run_id: str, timeout_us: int | None
+) -> tuple[str, bytes, ReturnedBy]:
+    """The id of a run that has succeeded, its value as JSON and what reads it. Raises as `result()` does."""
+    row = await core.waiting.until_ended(run_id, timeout_us)
+    if row.state != RunState.SUCCEEDED:
+        await value_of(core, row)
+    if row.output is None:
+        return row.id, b"null", ReturnedBy()
+    return row.id, await open_blobs(core, row.output), await returned_by(core, row)
+
+
+def with_secrets(value: Any) -> Any:
+    """Plain JSON with its references to secrets as such."""
     if isinstance(value, list):
-        return [_with_secrets(each) for each in cast("list[Any]", value)]
+        return [with_secrets(each) for each in cast("list[Any]", value)]
     if isinstance(value, dict):
         found = cast("dict[str, Any]", value)
         if found.keys() == {SECRET_KEY}:
             return secret(found[SECRET_KEY])
-        return {key: _with_secrets(each) for key, each in found.items()}
+        return {key: with_secrets(each) for key, each in found.items()}
     return value
 
 

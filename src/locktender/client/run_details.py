@@ -15,6 +15,7 @@ from locktender.base.changes import TaskRow
 from locktender.base.errors import NotFound
 from locktender.base.events import Event, unpack
 from locktender.base.graph import Graph, Node, condition_text, is_cached, needs_of, read_graph
+from locktender.base.ids import run_of
 from locktender.base.model import (
     MAX_BYTES,
     MAX_LINES,
@@ -366,6 +367,52 @@ async def follow_logs(core: Core, run_id: str, task: int | None) -> AsyncIterato
             return
         if row.state not in TERMINAL_RUNS:
             await asyncio.sleep(FOLLOW_SECONDS)
+
+
+class AttemptLines(msgspec.Struct, frozen=True):
+    """How many lines one attempt has logged."""
+
+    task: int
+    token: int
+    """Of the attempt."""
+    lines: int
+
+
+class LogCounts(msgspec.Struct, frozen=True):
+    """How many lines each attempt of a run has logged, and the state of the run before they were counted."""
+
+    state: str
+    attempts: list[AttemptLines]
+
+
+async def log_counts(core: Core, run_id: str, task: int | None) -> LogCounts:
+    row = await core.row(run_id)
+    if row.state in OUTBOX_RUNS:
+        return LogCounts(row.state, [])
+    counts = await core.store.log_counts(row.seq, task)
+    return LogCounts(row.state, [AttemptLines(*where, count) for where, count in counts.items()])
+
+
+async def attempt_logs(core: Core, run_id: str, task: int, token: int, known: int) -> list[LogInfo]:
+    """Lines of one attempt but the first `known`."""
+    row = await core.row(run_id)
+    nodes = await nodes_of(core.store, row.graph)
+    rows = {each.id: each for each in await core.store.tasks(row.seq)}
+    where = LogFilter(row.seq, task, (task, token - 1), 1)
+    return [
+        line
+        for found in await core.store.logs(where)
+        if task in rows and found.token == token
+        for line in _lines(found, rows[task], nodes, known)
+    ]
+
+
+async def run_id_of(core: Core, task: int) -> str:
+    """The id of the run that a task belongs to. Raises `NotFound`."""
+    labels = await core.store.run_labels([run_of(task)])
+    if run_of(task) not in labels:
+        raise NotFound(f"there is no task {task}.", field="task", got=task)
+    return labels[run_of(task)].id
 
 
 def _lines(row: LogRow, task: TaskRow, nodes: tuple[Node, ...], known: int = 0) -> list[LogInfo]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -29,6 +29,9 @@ from locktender.client.run import AsyncRun
 from locktender.client.submission import TagValues
 from locktender.client.views import QueueInfo, Requested, RunInfo
 from locktender.store.protocol import RunFilter
+
+if TYPE_CHECKING:
+    from locktender.client.explained import ExplainedQueue
 
 Ids = str | AsyncRun[Any] | Iterable[str | AsyncRun[Any]]
 Status = str | Iterable[str]
@@ -232,6 +235,22 @@ class AsyncQueue:
         entries = await queue_in_order(self._core.store, most)
         return [QueueInfo(entry.position, RunInfo.of(entry.run)) for entry in entries]
 
+    async def explained(self, limit: int = 100) -> ExplainedQueue:
+        """The same, each with what it waits for, and how many are queued in all."""
+        from locktender.client.explained import ExplainedQueue, ExplainedRun
+        from locktender.observe.rebuilt import queue_in_order
+        from locktender.observe.why_queued import queued_whys
+
+        self._core.guard.check()
+        most, store = names.count(limit, "limit", maximum=100_000), self._core.store
+        entries = await queue_in_order(store, most + 1)
+        whys, total = await queued_whys(store, entries[:most])
+        queue = [
+            ExplainedRun(entry.position, RunInfo.of(entry.run), why)
+            for entry, why in zip(entries[:most], whys, strict=False)
+        ]
+        return ExplainedQueue(queue, len(entries) > most, total)
+
     async def cancel(
         self,
         run: Ids | None = None,
@@ -327,6 +346,11 @@ async def ask(
 
 async def exact(core: Core, run: str) -> str:
     """The id of a run that exists; never by a part of it."""
+    return (await core.row(checked_id(run))).id
+
+
+def checked_id(run: str) -> str:
+    """A whole id, as it is stored."""
     text = _spelled(run)
     if len(text) != ID_LENGTH:
         raise NotFound(
@@ -335,7 +359,7 @@ async def exact(core: Core, run: str) -> str:
             got=run,
             hint="client.runs.find(...) takes the beginning of an id.",
         )
-    return (await core.row(text)).id
+    return text
 
 
 def _spelled(run: object) -> str:
@@ -350,11 +374,9 @@ def _spelled(run: object) -> str:
     return text
 
 
-async def resolve(core: Core, run: str) -> str:
-    """The full id that `run` is, or begins."""
+def checked_beginning(run: str) -> str:
+    """At least as much of an id as a person must type."""
     text = _spelled(run)
-    if len(text) == ID_LENGTH:
-        return (await core.row(text)).id
     if len(text) < SHORTEST_PREFIX:
         raise InvalidInput(
             f"{text!r} is too short for the beginning of an id.",
@@ -362,9 +384,22 @@ async def resolve(core: Core, run: str) -> str:
             got=run,
             hint=f"Give at least {SHORTEST_PREFIX} characters.",
         )
+    return text
+
+
+async def resolve(core: Core, run: str) -> str:
+    """The full id that `run` is, or begins."""
+    text = checked_beginning(run)
+    if len(text) == ID_LENGTH:
+        return (await core.row(text)).id
     found = await core.store.runs(RunFilter(id_prefix=text, limit=3))
+    return one_beginning(text, [row.id for row in found], run)
+
+
+def one_beginning(text: str, found: Sequence[str], run: str) -> str:
+    """The only one of `found`, ids that begin with `text`, the spelling of `run`."""
     if len(found) == 1:
-        return found[0].id
+        return found[0]
     if not found:
         raise NotFound(
             f"no run's id begins with {text!r}.",
@@ -372,7 +407,7 @@ async def resolve(core: Core, run: str) -> str:
             got=run,
             hint="locktender runs list shows ids.",
         )
-    shown = ", ".join(row.id for row in found[:2])
+    shown = ", ".join(found[:2])
     raise InvalidInput(
         f"several runs begin with {text!r}: {shown}{', …' if len(found) > 2 else ''}.",
         field="run",
@@ -381,9 +416,9 @@ async def resolve(core: Core, run: str) -> str:
     )
 
 
-async def runs_beginning(core: Core, prefix: str) -> list[RunInfo]:
-    """Runs whose id begins with `prefix`, two at most."""
-    found = await core.store.runs(RunFilter(id_prefix=_spelled(prefix), limit=2))
+async def runs_beginning(core: Core, prefix: str, limit: int = 2) -> list[RunInfo]:
+    """Runs whose id begins with `prefix`, at most `limit`."""
+    found = await core.store.runs(RunFilter(id_prefix=_spelled(prefix), limit=limit))
     return [RunInfo.of(row) for row in found]
 
 

@@ -134,7 +134,7 @@ class Preparing:
         """A `Submission`, or arguments as `submit_many` takes them, traced and with every option checked."""
         flow = self._flow
         if self._by_name:
-            call = _by_name(flow, Submission.of(call))
+            call = named_if_whole(flow, Submission.of(call))
         if isinstance(call, Submission):
             traced = trace(flow, call.args, call.kwargs)
             check_size(self._settings, flow.short, traced.params, traced.consts, index)
@@ -173,7 +173,7 @@ class Preparing:
                 )
 
 
-def _by_name(flow: FlowDef, call: Submission) -> Submission:
+def named_if_whole(flow: FlowDef, call: Submission) -> Submission:
     """Of a flow given by name, one object whose keys are its parameters has the arguments."""
     if len(call.args) != 1 or call.kwargs or not isinstance(call.args[0], Mapping):
         return call

@@ -106,7 +106,7 @@ class AsyncTokens:
         core = self._core
         core.guard.check()
         label = names.name(name, "name")
-        rights = TokenRights(_scopes(scopes), names.tags(tags), core.who)
+        rights = TokenRights(checked_scopes(scopes), names.tags(tags), core.who)
         until = None if expires is None else microseconds(expires, "expires")
         made, secret = _new_id(), secrets.token_urlsafe(32)
         if not await core.store.add_token(AddToken(made, label, hash_of(secret), rights, until)):
@@ -179,7 +179,8 @@ class SyncTokens:
         return self._bridge.call(self._tokens.revoke(token))
 
 
-def _scopes(given: Sequence[str]) -> tuple[str, ...]:
+def checked_scopes(given: Sequence[str]) -> tuple[str, ...]:
+    """What a token may do, with all that is included."""
     wanted = [given] if isinstance(given, str) else list(given)
     for each in wanted:
         if each not in SCOPES:

@@ -69,6 +69,14 @@ class RunInfo(msgspec.Struct, frozen=True):
         )
 
 
+class EndedRun(msgspec.Struct, frozen=True):
+    """A run that was waited for and has ended."""
+
+    number: int
+    state: str
+    """Empty: there is no such run any more."""
+
+
 class QueueInfo(msgspec.Struct, frozen=True):
     """A queued run and its position, from 1, in the order in which runs start."""
 
@@ -247,6 +255,9 @@ class LimitInfo(msgspec.Struct, frozen=True):
     paused: bool
     version: str = ""
     """Another one after every change of it."""
+    rule: Mapping[str, Any] = {}
+    """What is in force, for programs: `limit`, `max_active`, `weights`, `value` … as this kind has them; times in
+    microseconds, -1 is unlimited."""
 
 
 class LimitChangeInfo(msgspec.Struct, frozen=True):

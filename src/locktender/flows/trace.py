@@ -108,7 +108,7 @@ def trace(
     if len(bound.arguments) < len(definition.parameters.parameters):
         bound.apply_defaults()
     # Before the body: what it does to its arguments is not what was submitted.
-    params = _encode_params(definition, bound)
+    params = encoded_arguments(definition, bound)
     tracer = Tracer(definition, bound.arguments, params)
     try:
         with recording(tracer):
@@ -146,7 +146,8 @@ def _graph(flow: FlowDef, tracer: Tracer, result: AnyTemplate | None) -> Graph:
     )
 
 
-def _encode_params(flow: FlowDef, bound: inspect.BoundArguments) -> dict[str, bytes]:
+def encoded_arguments(flow: FlowDef, bound: inspect.BoundArguments) -> dict[str, bytes]:
+    """Each argument as JSON, checked against its annotation."""
     try:
         fields = {name: codec.encode(value, name) for name, value in bound.arguments.items()}
     except Unserialisable as error:

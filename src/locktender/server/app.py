@@ -53,6 +53,9 @@ STREAMS = frozenset({f"{PREFIX}/events", LIVE})
 """Answers that last: they have bounds of their own."""
 DEMAND = f"{PREFIX}/demand"
 MOST_REQUESTS = 128
+WAITS = f"{PREFIX}/runs/ended"
+MOST_WAITING = 512
+"""Requests that wait for ends of runs: they cost a connection, and nothing else."""
 MOST_NAMED = 20
 
 
@@ -92,25 +95,27 @@ def _wants_page(request: Request) -> bool:
 
 
 class Bounded:
-    """Refuses requests beyond `MOST_REQUESTS` at a time. Streams have a bound of their own."""
+    """Refuses requests beyond `MOST_REQUESTS` at a time. Streams have a bound of their own, and so has waiting."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._busy = 0
+        self._busy = {False: 0, True: 0}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in STREAMS:
             await self._app(scope, receive, send)
             return
-        if self._busy >= MOST_REQUESTS:
-            error = Overloaded(f"{MOST_REQUESTS} requests are being answered.", hint="Try again.")
+        waits = scope["path"] == WAITS
+        most = MOST_WAITING if waits else MOST_REQUESTS
+        if self._busy[waits] >= most:
+            error = Overloaded(f"{most} requests are being answered.", hint="Try again.")
             await refusal(error)(scope, receive, send)
             return
-        self._busy += 1
+        self._busy[waits] += 1
         try:
             await self._app(scope, receive, send)
         finally:
-            self._busy -= 1
+            self._busy[waits] -= 1
 
 
 METRICS_SECONDS = 0.5

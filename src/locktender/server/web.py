@@ -26,7 +26,7 @@ from locktender.base.background import until_done
 from locktender.base.errors import InvalidInput, LocktenderError
 from locktender.client.core import Core
 from locktender.server.api.streams import MOST_STREAMS
-from locktender.server.app import MOST_REQUESTS, STREAMS, App
+from locktender.server.app import MOST_REQUESTS, MOST_WAITING, STREAMS, App
 from locktender.server.options import HttpOptions
 from locktender.server.ui.live import MOST_PAGES
 
@@ -110,7 +110,7 @@ def _refused(error: OSError, host: str, port: int, option: str) -> InvalidInput:
     return InvalidInput(f"{host}:{port} cannot be opened: {error.strerror}.", field=option)
 
 
-MOST_CONNECTIONS = 2 * MOST_REQUESTS + MOST_STREAMS + MOST_PAGES
+MOST_CONNECTIONS = 2 * MOST_REQUESTS + MOST_WAITING + MOST_STREAMS + MOST_PAGES
 ANSWER_SECONDS = 10.0
 """For a request to arrive."""
 LONG_ANSWER_SECONDS = 40.0

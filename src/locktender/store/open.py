@@ -39,6 +39,20 @@ def settings_for(url: Url | None, overrides: Mapping[str, object]) -> Settings:
     return settings
 
 
+def is_server(url: str) -> bool:
+    """Whether `url` names a server, which is asked by HTTP, and not a store."""
+    return url.partition("://")[0].lower() in ("http", "https")
+
+
+def needs_database(what: str, url: str) -> InvalidInput:
+    return InvalidInput(
+        f"{what} needs the database itself, and {url} is a server.",
+        field="url",
+        got=url,
+        hint=_SUPPORTED,
+    )
+
+
 def store_for(settings: Settings) -> Store:
     """The store that `settings.url` names, not opened yet."""
     url = settings.url
@@ -80,14 +94,9 @@ def _is_postgres(url: str) -> bool:
     scheme = urlsplit(url).scheme if "://" in url else ""
     if scheme in {"postgresql", "postgres"}:
         return True
-    if scheme in {"http", "https"}:
+    if is_server(url):
         # `got` without the rest, which may hold a password.
-        raise InvalidInput(
-            f"{scheme}:// is not available yet in this version.",
-            field="url",
-            got=f"{scheme}://…",
-            hint=_SUPPORTED,
-        )
+        raise needs_database("this", f"{scheme}://…")
     if scheme:
         raise InvalidInput(
             f"{scheme}:// is not a kind of store.",

@@ -20,6 +20,7 @@ from locktender.base.errors import (
     LocktenderError,
     NotFound,
     RunFailed,
+    StateConflict,
     StoreError,
     WaitOver,
 )
@@ -77,22 +78,6 @@ class Forbidden(LocktenderError):
     code = "forbidden"
 
 
-class StateConflict(LocktenderError):
-    """The present state does not allow it; `state` is that state."""
-
-    code = "conflict"
-
-    def __init__(self, message: str, *, state: str, run: str | None = None, **details: Any) -> None:
-        super().__init__(message, **details)
-        self.state = state
-        self.run = run
-
-    def as_dict(self) -> dict[str, Any]:
-        """With the state, and the run where another one is meant than the path names."""
-        shown = {**super().as_dict(), "state": self.state}
-        return shown if self.run is None else {**shown, "run": self.run}
-
-
 class Overloaded(LocktenderError):
     """More at once than this server answers."""
 
@@ -140,6 +125,12 @@ class Fault(msgspec.Struct, kw_only=True, omit_defaults=True):
     """With 429, in seconds."""
     retried: list[str] = []
     refused: list[str] = []
+    step: str = ""
+    """Of a run that failed: the step that did, as the flow names it."""
+    error_type: str = ""
+    error_message: str = ""
+    traceback: str = ""
+    """As the worker wrote it."""
 
 
 def answer(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

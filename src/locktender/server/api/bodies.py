@@ -97,6 +97,34 @@ class CancelQueuedBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown
     reason: str = ""
 
 
+class PauseRunsBody(WhichRuns, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Runs to pause."""
+
+    reason: str = ""
+
+
+class PriorityRunsBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Queued runs, by id or all that match, and their new priority."""
+
+    priority: Priority
+    ids: Annotated[list[str], Meta(min_length=1, max_length=MOST_RUNS)] | None = None
+    tags: TagMap | None = None
+    flow: str | None = None
+
+
+class ReaderBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """How far a named reader came."""
+
+    cursor: Annotated[str, Meta(min_length=1, max_length=1_000)]
+
+
+class ClearCacheBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Which cached results to forget; nothing: all."""
+
+    step: str | None = None
+    flow: str | None = None
+
+
 class RetryBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """How to try a run again."""
 
@@ -151,6 +179,8 @@ class PoolBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
     rate: str | UnsetType | None = UNSET
     """`60/min`; null takes it away."""
     burst: int | UnsetType = UNSET
+    expected: int | None = None
+    """Only if the limit is this now; else 412."""
 
 
 class LimitBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -160,6 +190,8 @@ class LimitBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields
     """A number, -1 is unlimited; for `fair` a tag, for `age_boost` a duration, for `placement` a word."""
     weights: dict[str, int] | UnsetType = UNSET
     """Only of `fair`: turns by value of the tag."""
+    expected: int | None = None
+    """Of a number of runs: only if it is this now; else 412."""
 
 
 class TagLimitBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -169,6 +201,10 @@ class TagLimitBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
     """Runs executing at once: 1 and up; -1 is unlimited."""
     max_active: int | None = None
     """Queued and running runs: a ceiling."""
+    counts_while_waiting: bool | None = None
+    """True: a run keeps its place while it sleeps or waits for an event."""
+    expected: int | None = None
+    """Only if `limit` is this now; else 412."""
 
 
 class ScheduleBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -217,6 +253,67 @@ class RunsQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields
     limit: PageSize = 100
     cursor: str | UnsetType = UNSET
     """`next` of the page before."""
+    beginning: str | UnsetType = UNSET
+    """Runs whose id begins so, by id: 4 characters and more. Nothing else is asked then."""
+
+
+class CountQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Which runs to count."""
+
+    status: States | UnsetType = UNSET
+    tags: TagFilter | UnsetType = UNSET
+    flow: str | UnsetType = UNSET
+
+
+class LongQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """How much to list."""
+
+    limit: Annotated[int, Meta(ge=1, le=100_000)] = 100
+
+
+class EndedQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """For which runs to wait, and how long."""
+
+    numbers: Annotated[
+        str,
+        Meta(
+            description="The `number` of each run, separated by commas: `7,8`; 500 at most.",
+            pattern=r"^([1-9]\d{0,12}(,[1-9]\d{0,12}){0,499})?$",
+        ),
+    ] = ""
+    wait: Annotated[float, Meta(ge=0, le=30)] = 0
+    """Seconds."""
+
+
+class CostQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Of which time."""
+
+    last: Annotated[str, Meta(description='Back from now: `"24h"`.')] = "24h"
+
+
+class HistoryQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """From where to read."""
+
+    after: Annotated[str, Meta(max_length=1_000)] = "start"
+    """The `cursor` of an event or of the part before, `start` or `now`."""
+    run: str | UnsetType = UNSET
+    """Only of this run."""
+    skip_pruned: bool = False
+    """True: go on where events behind the cursor were pruned; else that is refused."""
+
+
+class CacheQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Which cached results."""
+
+    step: str | UnsetType = UNSET
+    flow: str | UnsetType = UNSET
+    limit: Annotated[int, Meta(ge=1, le=100_000)] = 1_000
+
+
+class CountsQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Of which task."""
+
+    task: Annotated[int, Meta(ge=1, le=2**63 - 1)] | UnsetType = UNSET
 
 
 class PageQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -249,6 +346,10 @@ class LogsQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields
 
     limit: Annotated[int, Meta(ge=1, le=100_000)] = 10_000
     task: Annotated[int, Meta(ge=1, le=2**63 - 1)] | UnsetType = UNSET
+    token: Annotated[int, Meta(ge=1, le=2**63 - 1)] | UnsetType = UNSET
+    """With `task`: only of this attempt, as `logs/counts` names it."""
+    known: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    """With `token`: lines of the attempt that were read before."""
 
 
 class ResultQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):

@@ -36,19 +36,28 @@ async def get_flow(call: ApiCall) -> Reply:
 
 async def pause_flow(call: ApiCall) -> Reply:
     body: ReasonBody = call.body
-    name = (await call.client.flows.get(call.path("flow"))).name
+    name = call.path("flow")
     await call.client.flows.pause(name, body.reason)
-    return Reply(await call.client.flows.get(name))
+    return Reply(await _detail(call, name, paused=True))
 
 
 async def resume_flow(call: ApiCall) -> Reply:
-    found = await call.client.flows.get(call.path("flow"))
-    if not found.paused:
+    name = call.path("flow")
+    if name not in {each.name for each in await call.client.flows.paused()}:
+        found = await call.client.flows.get(name)
         raise StateConflict(
             f"flow {found.name!r} is not paused.", state="not paused", field="flow", got=found.name
         )
-    await call.client.flows.resume(found.name)
-    return Reply(await call.client.flows.get(found.name))
+    await call.client.flows.resume(name)
+    return Reply(await _detail(call, name, paused=False))
+
+
+async def _detail(call: ApiCall, name: str, *, paused: bool) -> FlowDetail:
+    """Of a flow that nobody has announced, of which there are runs, no more than its name is known."""
+    try:
+        return await call.client.flows.get(name)
+    except NotFound:
+        return FlowDetail(name, "", {}, {}, {}, 0, None, paused)
 
 
 async def list_workers(call: ApiCall) -> Reply:

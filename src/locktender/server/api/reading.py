@@ -351,8 +351,10 @@ def words(text: str, field: str, known: typing.Iterable[str]) -> list[str]:
 def _parts(text: str) -> Iterator[tuple[int, str]]:
     """Each part between commas and its position, from 1."""
     at = 1
-    for part in text.split(","):
-        yield at + len(part) - len(part.lstrip()), part.strip()
+    # A comma behind a backslash is a part of a value.
+    for part in re.findall(r"(?:^|,)((?:\\.|[^,\\]|\\$)*)", text):
+        plain = re.sub(r"\\(.)", r"\1", part)
+        yield at + len(part) - len(part.lstrip()), plain.strip()
         at += len(part) + 1
 
 

@@ -8,18 +8,21 @@ import msgspec
 from msgspec import UNSET
 
 from locktender.base import names
+from locktender.base.clock import SECOND
 from locktender.base.errors import InvalidInput, LocktenderError
 from locktender.base.ids import MAX_RUNS
 from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.client.run import AsyncRun
+from locktender.client.runs_async import checked_beginning, runs_beginning
 from locktender.client.submission import Submission
-from locktender.client.views import QueueInfo, Requested, RunInfo
+from locktender.client.views import EndedRun, Requested, RunInfo
 from locktender.server.api.answers import Fault, fault_of
 from locktender.server.api.bodies import (
     CancelBody,
-    CancelQueuedBody,
     CancelRunsBody,
-    PageQuery,
+    CountQuery,
+    EndedQuery,
+    PauseRunsBody,
     PriorityBody,
     ReasonBody,
     RetryBody,
@@ -31,11 +34,13 @@ from locktender.server.api.bodies import (
 )
 from locktender.server.api.reading import pairs, words
 from locktender.server.api.routing import ApiCall, ApiRoute, Reply, conflict
+from locktender.server.api.streams import while_asked
 from locktender.server.api.submitting import IdempotencyKey
 from locktender.server.api.tenancy import own_key
 
 RUNS = "/api/v1/runs"
-MOST_QUEUE_READ = 20_000
+MOST_BEGINNING = 1_000
+"""Runs that are looked through for those of one principal."""
 KEY_HEADER = {
     "Idempotency-Key": "A repetition with the same key and body gives the same run, and submits none."
 }
@@ -74,16 +79,22 @@ class RunPage(msgspec.Struct, frozen=True):
     """`cursor` of the next page; null: this is the last."""
 
 
-class QueuePage(msgspec.Struct, frozen=True):
-    """Queued runs in the order in which they start."""
-
-    queue: list[QueueInfo]
-
-
 class RunIds(msgspec.Struct, frozen=True):
     """Runs that were changed."""
 
     ids: list[str]
+
+
+class RunCount(msgspec.Struct, frozen=True):
+    """How many runs match."""
+
+    count: int
+
+
+class EndedRuns(msgspec.Struct, frozen=True):
+    """Of the runs that were waited for, those that have ended."""
+
+    ended: list[EndedRun]
 
 
 async def submit_run(call: ApiCall) -> Reply:
@@ -147,6 +158,8 @@ def _fault(error: LocktenderError) -> Fault:
 
 async def list_runs(call: ApiCall) -> Reply:
     query: RunsQuery = call.query
+    if query.beginning is not UNSET:
+        return await _beginning(call, query.beginning, query.limit)
     before = None if query.cursor is UNSET else _page_number(query.cursor)
     tags = None if query.tags is UNSET else pairs(query.tags, "tags")
     status = None if query.status is UNSET else words(query.status, "status", RunState)
@@ -155,6 +168,37 @@ async def list_runs(call: ApiCall) -> Reply:
     page = found[: query.limit]
     following = str(page[-1].number) if len(found) > len(page) else None
     return Reply(RunPage(call.shown(page, lambda run: run.tags), following))
+
+
+async def _beginning(call: ApiCall, text: str, limit: int) -> Reply:
+    beginning = checked_beginning(text)
+    found = await runs_beginning(call.core, beginning, MOST_BEGINNING)
+    return Reply(RunPage(call.shown(found, lambda run: run.tags)[:limit], None))
+
+
+async def count_runs(call: ApiCall) -> Reply:
+    query: CountQuery = call.query
+    tags = None if query.tags is UNSET else pairs(query.tags, "tags")
+    status = None if query.status is UNSET else words(query.status, "status", RunState)
+    flow = None if query.flow is UNSET else query.flow
+    return Reply(RunCount(await call.client.runs.count(status, call.only(tags), flow)))
+
+
+async def wait_for_runs(call: ApiCall) -> Reply:
+    query: EndedQuery = call.query
+    numbers = [int(each) for each in query.numbers.split(",") if each]
+    if not numbers:
+        return Reply(EndedRuns([]))
+    if call.principal.tags:
+        tags = await call.tags_of(numbers)
+        mine = [each for each in numbers if each in tags and call.principal.sees(tags[each])]
+        if mine != numbers:
+            # Another's is not there.
+            gone = [EndedRun(each, "") for each in numbers if each not in mine]
+            return Reply(EndedRuns(gone))
+    waiting = call.core.waiting.until_any(numbers, round(query.wait * SECOND))
+    ended = await while_asked(call.request, call.api.followers.closing, waiting)
+    return Reply(EndedRuns([EndedRun(*each) for each in (ended or {}).items()]))
 
 
 def _page_number(cursor: str) -> int:
@@ -177,7 +221,7 @@ async def cancel_run(call: ApiCall) -> Reply:
     body: CancelBody = call.body
     run, info = await call.run()
     call.refuse_ended(info, "cancelled")
-    asked = await run.cancel(_reason(body.reason), force=body.force)
+    asked = await run.cancel(checked_reason(body.reason), force=body.force)
     if asked.over:
         call.refuse_ended(await run.info(), "cancelled")
     return Reply(asked, 202)
@@ -185,7 +229,7 @@ async def cancel_run(call: ApiCall) -> Reply:
 
 async def cancel_runs(call: ApiCall) -> Reply:
     body: CancelRunsBody = call.body
-    reason = _reason(body.reason)
+    reason = checked_reason(body.reason)
     runs = call.client.runs
     if body.ids is not None:
         _ids_alone(body)
@@ -208,7 +252,8 @@ async def retry_run(call: ApiCall) -> Reply:
         if info.state == RunState.SUCCEEDED and body.from_step is None:
             raise conflict(info, "succeeded: there is nothing to try again", "Give from_step.")
         if info.state not in TERMINAL_RUNS and info.state != RunState.HELD:
-            raise conflict(info, f"is {info.state}", "Only a run that has ended is tried again.")
+            what = f"is {info.state}: only a run that has ended can be tried again"
+            raise conflict(info, what, "Wait for its end, or cancel it.")
     again = await run.retry(from_step=body.from_step, args=body.args)
     return accepted(again)
 
@@ -241,6 +286,28 @@ async def resume_run(call: ApiCall) -> Reply:
     return Reply(RunIds([run.id]))
 
 
+async def pause_runs(call: ApiCall) -> Reply:
+    body: PauseRunsBody = call.body
+    runs = call.client.runs
+    if body.ids is not None:
+        _ids_alone(body)
+        return Reply(RunIds(await runs.pause(await call.check_runs(body.ids), body.reason)))
+    tags = call.only(_filtered(body))
+    return Reply(
+        RunIds(await runs.pause(None, body.reason, status=body.status, tags=tags, flow=body.flow))
+    )
+
+
+async def resume_runs(call: ApiCall) -> Reply:
+    body: WhichRuns = call.body
+    runs = call.client.runs
+    if body.ids is not None:
+        _ids_alone(body)
+        return Reply(RunIds(await runs.resume(await call.check_runs(body.ids))))
+    tags = call.only(_filtered(body))
+    return Reply(RunIds(await runs.resume(status=body.status, tags=tags, flow=body.flow)))
+
+
 async def set_priority(call: ApiCall) -> Reply:
     body: PriorityBody = call.body
     run, info = await call.run()
@@ -251,50 +318,30 @@ async def set_priority(call: ApiCall) -> Reply:
     return Reply(asked, 202)
 
 
-async def list_queue(call: ApiCall) -> Reply:
-    query: PageQuery = call.query
-    # Positions are those among all runs; a tenant's own may stand far behind.
-    most = MOST_QUEUE_READ if call.principal.tags else query.limit
-    found = call.shown(await call.client.queue.list(most), lambda entry: entry.run.tags)
-    return Reply(QueuePage(found[: query.limit]))
-
-
-async def cancel_queued(call: ApiCall) -> Reply:
-    body: CancelQueuedBody = call.body
-    queue, reason = call.client.queue, _reason(body.reason)
-    if body.ids is not None:
-        if body.tags or body.flow is not None:
-            raise _either()
-        return Reply(await queue.cancel(await call.check_runs(body.ids), reason=reason), 202)
-    if not body.tags and body.flow is None:
-        raise _say_which()
-    asked = await queue.cancel(tags=call.only(body.tags), flow=body.flow, reason=reason)
-    return Reply(asked, 202)
-
-
-def _reason(text: str) -> str:
+def checked_reason(text: str) -> str:
+    """Why, as it is kept."""
     return names.text(text, "reason") if text else ""
 
 
 def _filtered(body: WhichRuns) -> Any:
     """The tags of a filter. A tenant's own tags do not say which of its runs are meant."""
     if body.status is None and not body.tags and body.flow is None:
-        raise _say_which()
+        raise say_which()
     return body.tags
 
 
 def _ids_alone(body: WhichRuns) -> None:
     if body.status is not None or body.tags or body.flow is not None:
-        raise _either()
+        raise either()
 
 
-def _either() -> InvalidInput:
+def either() -> InvalidInput:
     return InvalidInput(
         "ids and a filter cannot be given together.", field="ids", hint="Give the one or the other."
     )
 
 
-def _say_which() -> InvalidInput:
+def say_which() -> InvalidInput:
     return InvalidInput(
         "say which runs are meant.",
         field="ids",
@@ -318,6 +365,24 @@ ROUTES = (
     ApiRoute(
         "GET", "/runs", "read", list_runs, "List runs, newest first", RunPage,
         query=RunsQuery, refuses=(422,),
+        tenant="own",
+    ),
+    ApiRoute(
+        "GET", "/runs/count", "read", count_runs, "How many runs match", RunCount,
+        query=CountQuery, refuses=(422,), tenant="own",
+    ),
+    ApiRoute(
+        "GET", "/runs/ended", "read", wait_for_runs, "Wait until one of many runs has ended", EndedRuns,
+        query=EndedQuery, refuses=(422,), tenant="own",
+    ),
+    ApiRoute(
+        "POST", "/runs/pause", "operate", pause_runs, "Start nothing more of many runs", RunIds,
+        body=PauseRunsBody, refuses=(404, 413, 415, 422), example={"flow": "build", "reason": "maintenance"},
+        tenant="own",
+    ),
+    ApiRoute(
+        "POST", "/runs/resume", "operate", resume_runs, "Let many paused runs go on", RunIds,
+        body=WhichRuns, refuses=(404, 413, 415, 422), example={"flow": "build"},
         tenant="own",
     ),
     ApiRoute(
@@ -356,16 +421,6 @@ ROUTES = (
     ApiRoute(
         "PUT", "/runs/{run}/priority", "operate", set_priority, "Give a queued run another priority", Requested,
         202, PriorityBody, refuses=(404, 409, 413, 415, 422), example={"priority": 9},
-        tenant="own",
-    ),
-    ApiRoute(
-        "GET", "/queue", "read", list_queue, "Queued runs in the order in which they start", QueuePage,
-        query=PageQuery, refuses=(422,),
-        tenant="own",
-    ),
-    ApiRoute(
-        "POST", "/queue/cancel", "operate", cancel_queued, "Cancel runs that have not started", Requested,
-        202, CancelQueuedBody, refuses=(404, 413, 415, 422), example={"flow": "build"},
         tenant="own",
     ),
 )  # fmt: skip

@@ -8,29 +8,39 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from locktender.base import codec
+from locktender.base.clock import SECOND
 from locktender.base.errors import (
     AdmissionRejected,
     DuplicateKey,
+    InvalidInput,
     LocktenderError,
     NotFound,
     RunFailed,
     WaitTimeout,
 )
 from locktender.base.ids import run_of
-from locktender.client.run_details import timeline
+from locktender.base.states import TERMINAL_RUNS
+from locktender.client.results import ReturnedBy, raw_value
+from locktender.client.run_details import LogCounts, attempt_logs, log_counts, run_id_of, timeline
 from locktender.client.views import EventInfo, GraphInfo, LogInfo, TaskInfo
 from locktender.observe.blame import Blame
 from locktender.observe.timeline import Timeline, TimelinePart
 from locktender.observe.why import Why
 from locktender.server.api.answers import refusal
-from locktender.server.api.bodies import LogsQuery, PartQuery, ResultQuery, TimelineQuery
+from locktender.server.api.bodies import (
+    CountsQuery,
+    LogsQuery,
+    PartQuery,
+    ResultQuery,
+    TimelineQuery,
+)
 from locktender.server.api.reading import number
 from locktender.server.api.routing import ApiCall, ApiRoute, Reply
 from locktender.server.api.tenancy import hide_blame, hide_timeline, hide_why
 
 T = TypeVar("T")
 MOST_SAID = 2_000
+MOST_TRACED = 20_000
 
 
 class RunResult(msgspec.Struct, frozen=True):
@@ -39,6 +49,8 @@ class RunResult(msgspec.Struct, frozen=True):
     run: str
     state: str
     result: Any
+    returned_by: ReturnedBy
+    """What says its type."""
 
 
 class RunProgress(msgspec.Struct, frozen=True):
@@ -46,6 +58,8 @@ class RunProgress(msgspec.Struct, frozen=True):
 
     run: str
     state: str
+    number: int
+    """For `GET /runs/ended`; 0: not known yet."""
 
 
 class TaskPage(msgspec.Struct, frozen=True):
@@ -89,15 +103,17 @@ async def get_result(call: ApiCall) -> Any:
     query: ResultQuery = call.query
     run, _ = await call.run()
     try:
-        found = await run.result(query.wait)
+        run_id, value, by = await raw_value(call.core, run.id, round(query.wait * SECOND))
     except WaitTimeout:
-        state = await run.status()
-        return Reply(RunProgress(run.id, state), 202, {"retry-after": "1"})
+        info = await run.info()
+        if info.state in TERMINAL_RUNS:  # since
+            return await get_result(call)
+        shown = RunProgress(info.id, info.state, info.number)
+        return Reply(shown, 202, {"retry-after": "1"})
     except (RunFailed, AdmissionRejected, DuplicateKey) as error:
         # The last two: a submission in a transaction of an application, refused afterwards.
         return refusal(_Ended(error, await run.status()))
-    value = msgspec.Raw(codec.encode(found, "result"))
-    return Reply(RunResult(run.id, "succeeded", value))
+    return Reply(RunResult(run_id, "succeeded", msgspec.Raw(value), by))
 
 
 class _Ended(RunFailed):
@@ -108,9 +124,21 @@ class _Ended(RunFailed):
         super().__init__(message, field=error.field, got=error.got, hint=error.hint)
         self.code = error.code  # type: ignore[misc]
         self._state = state
+        self._found = error
 
     def as_dict(self) -> dict[str, Any]:
-        return {**super().as_dict(), "state": self._state}
+        shown = {**super().as_dict(), "state": self._state}
+        found = self._found
+        if not isinstance(found, RunFailed):
+            return {**found.as_dict(), "state": self._state}
+        said = {
+            "run": found.run_id,
+            "step": found.step,
+            "error_type": found.error_type,
+            "error_message": found.error_message[:MOST_SAID],
+            "traceback": (found.traceback or "")[-MOST_TRACED:],
+        }
+        return shown | {name: value for name, value in said.items() if value}
 
 
 async def list_tasks(call: ApiCall) -> Reply:
@@ -142,7 +170,17 @@ async def list_logs(call: ApiCall) -> Reply:
     query: LogsQuery = call.query
     run, _ = await call.run()
     task = None if query.task is UNSET else query.task
+    if query.token is not UNSET:
+        if task is None:
+            raise InvalidInput("token needs a task.", field="task")
+        return Reply(LogPage(await attempt_logs(call.core, run.id, task, query.token, query.known)))
     return Reply(LogPage(await run.logs(task, limit=query.limit)))
+
+
+async def count_logs(call: ApiCall) -> Reply:
+    query: CountsQuery = call.query
+    run, _ = await call.run()
+    return Reply(await log_counts(call.core, run.id, None if query.task is UNSET else query.task))
 
 
 async def get_graph(call: ApiCall) -> Reply:
@@ -155,6 +193,16 @@ async def get_task_why(call: ApiCall) -> Reply:
     task = number(call.path("task"), "task")
     if run_of(task) != info.number:
         raise NotFound(f"run {run.id} has no task {task}.", field="task", got=task)
+    why = await hide_why(call, info, await call.client.why(task))
+    return Reply(WhyAnswer(why, why.text()))
+
+
+async def get_why_of_task(call: ApiCall) -> Reply:
+    task = number(call.path("task"), "task")
+    run = await run_id_of(call.core, task)
+    if not await call.is_own(run):
+        raise NotFound(f"there is no task {task}.", field="task", got=task)
+    _, info = await call.run_named(run)
     why = await hide_why(call, info, await call.client.why(task))
     return Reply(WhyAnswer(why, why.text()))
 
@@ -199,6 +247,14 @@ ROUTES = (
         "GET", "/runs/{run}/logs", "read", list_logs, "Lines that the bodies of a run logged", LogPage,
         query=LogsQuery, refuses=(404, 422),
         tenant="own",
+    ),
+    ApiRoute(
+        "GET", "/runs/{run}/logs/counts", "read", count_logs, "How many lines each attempt of a run has logged",
+        LogCounts, query=CountsQuery, refuses=(404, 422), tenant="own",
+    ),
+    ApiRoute(
+        "GET", "/tasks/{task}/why", "read", get_why_of_task, "What a task waits for, by its number", WhyAnswer,
+        refuses=(404,), tenant="numbers",
     ),
     ApiRoute(
         "GET", "/runs/{run}/graph", "read", get_graph, "The steps of a run and how they depend on each other",

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
-from msgspec import UNSET
 
 from locktender.base import names
 from locktender.base.errors import NotFound
-from locktender.base.events import SUBJECTS
 from locktender.base.ids import run_of
 from locktender.client.mailing import EventWaitInfo
 from locktender.client.schedules import ScheduleChangeInfo, ScheduleInfo
 from locktender.server.api.bodies import (
     AnswerBody,
     EventBody,
-    EventsQuery,
-    PageQuery,
+    LongQuery,
     ScheduleBody,
     TopicBody,
 )
-from locktender.server.api.reading import words
 from locktender.server.api.routing import ApiCall, ApiRoute, Reply
 from locktender.server.api.runs import SubmittedRun, accepted
 from locktender.server.api.settings import Removed
-from locktender.server.api.streams import Changes, EventStream
 
 MOST_WAITS_READ = 20_000
 
@@ -108,7 +101,7 @@ async def run_schedule(call: ApiCall) -> Reply:
 
 
 async def list_schedule_changes(call: ApiCall) -> Reply:
-    query: PageQuery = call.query
+    query: LongQuery = call.query
     found = await call.client.schedules.history(_name(call), query.limit)
     return Reply(ScheduleChanges([each for each in found if _is_own(call, each)]))
 
@@ -124,7 +117,7 @@ def _name(call: ApiCall) -> str:
 
 
 async def list_waits(call: ApiCall) -> Reply:
-    query: PageQuery = call.query
+    query: LongQuery = call.query
     most = MOST_WAITS_READ if call.principal.tags else query.limit
     found = await call.client.events.waiting(limit=most)
     if call.principal.tags:
@@ -156,26 +149,6 @@ async def send_to_topic(call: ApiCall) -> Reply:
 async def answer_wait(call: ApiCall) -> Reply:
     body: AnswerBody = call.body
     return Reply(Sent(await call.client.events.answer(body.token, body.payload)), 202)
-
-
-async def follow_events(call: ApiCall) -> Any:
-    query: EventsQuery = call.query
-    run = None if query.run is UNSET else (await call.run_named(query.run))[0].id
-    subjects = (
-        None if query.subject is UNSET else frozenset(words(query.subject, "subject", SUBJECTS))
-    )
-    followers, principal = call.api.followers, call.principal
-    place = await followers.begin(call.request.headers.get("last-event-id"))
-    return EventStream(
-        followers,
-        place,
-        lambda each: (
-            principal.sees(each.tags)
-            and (run is None or each.event.run_id == run)
-            and (subjects is None or each.event.subject in subjects)
-        ),
-        lambda: call.api.access.until_ended(call.request),
-    )
 
 
 ROUTES = (
@@ -218,12 +191,12 @@ ROUTES = (
     ),
     ApiRoute(
         "GET", "/schedules/{schedule}/changes", "read", list_schedule_changes, "Who changed a schedule",
-        ScheduleChanges, query=PageQuery, refuses=(422,),
+        ScheduleChanges, query=LongQuery, refuses=(422,),
         tenant="own",
     ),
     ApiRoute(
         "GET", "/waits", "read", list_waits, "The inbox: who waits for which event", WaitPage,
-        query=PageQuery, refuses=(422,),
+        query=LongQuery, refuses=(422,),
         tenant="own",
     ),
     ApiRoute(
@@ -245,11 +218,5 @@ ROUTES = (
         "POST", "/waits/answer", "public", answer_wait, "Answer one wait by its token", Sent,
         202, AnswerBody, refuses=(404, 409, 413, 415, 422, 429), example={"token": "…", "payload": True},
         tenant="same",
-    ),
-    ApiRoute(
-        "GET", "/events", "read", follow_events, "Follow every change of state, by server-sent events", Changes,
-        query=EventsQuery, refuses=(404, 422), media="text/event-stream",
-        headers={"Last-Event-ID": "The id of the last message: go on behind it."},
-        tenant="own",
     ),
 )  # fmt: skip

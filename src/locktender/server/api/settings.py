@@ -13,8 +13,10 @@ from locktender.base.limits import pool_name
 from locktender.base.names import did_you_mean
 from locktender.client import views
 from locktender.client.client_async import AsyncClient
+from locktender.client.pool_holders import PoolHolders
 from locktender.client.views import LimitChangeInfo, LimitInfo, PoolInfo
-from locktender.server.api.bodies import LimitBody, PageQuery, PoolBody, TagLimitBody
+from locktender.observe.holders import LimitCost
+from locktender.server.api.bodies import CostQuery, LimitBody, LongQuery, PoolBody, TagLimitBody
 from locktender.server.api.principal import Principal
 from locktender.server.api.routing import ApiCall, ApiRoute, Reply
 from locktender.server.api.tenancy import shown_limit, shown_pool
@@ -41,6 +43,12 @@ class LimitChanges(msgspec.Struct, frozen=True):
     """Changes of limits and pools, newest first."""
 
     changes: list[LimitChangeInfo]
+
+
+class LimitCosts(msgspec.Struct, frozen=True):
+    """What each limit cost in waiting, the most expensive first."""
+
+    costs: list[LimitCost]
 
 
 class Removed(msgspec.Struct, frozen=True):
@@ -80,6 +88,15 @@ def _theirs(call: ApiCall, shown: Callable[[Principal, T], T | None], every: lis
         return every
     found = (shown(call.principal, each) for each in every)
     return [each for each in found if each is not None]
+
+
+async def get_pool_holders(call: ApiCall) -> Reply:
+    await get_pool(call)
+    found = await call.client.pools.holders(_pool(call))
+    if call.principal.tags:
+        mine = [each for each in found.holders if await call.is_own(each.run)]
+        found = PoolHolders(mine, found.now)
+    return Reply(found)
 
 
 async def set_pool(call: ApiCall) -> Reply:
@@ -135,7 +152,7 @@ async def set_limit(call: ApiCall) -> Reply:
         return _tagged(await _limit(call, f"fair {body.value}"))
     if body.weights is not UNSET:
         raise InvalidInput("only fair has weights.", field="weights", got=body.weights)
-    await limits.set(name, body.value)
+    await limits.set(name, body.value, expected=body.expected)
     return _tagged(await _limit(call, name))
 
 
@@ -150,8 +167,19 @@ async def set_tag_limit(call: ApiCall) -> Reply:
         body.limit,
         per_value=each,
         max_active=body.max_active,
+        counts_while_waiting=body.counts_while_waiting,
+        expected=body.expected,
     )
     return _tagged(await _limit(call, name))
+
+
+async def get_tag_limit(call: ApiCall) -> Reply:
+    return _tagged(await _limit(call, call.path("rule")))
+
+
+async def list_limit_costs(call: ApiCall) -> Reply:
+    query: CostQuery = call.query
+    return Reply(LimitCosts(await call.client.limits.cost(query.last)))
 
 
 async def pause_limit(call: ApiCall) -> Reply:
@@ -173,7 +201,7 @@ async def reset_limit(call: ApiCall) -> Reply:
 
 
 async def list_limit_changes(call: ApiCall) -> Reply:
-    query: PageQuery = call.query
+    query: LongQuery = call.query
     return Reply(LimitChanges(await call.client.limits.history(query.limit)))
 
 
@@ -197,6 +225,10 @@ _CHANGES = (404, 412, 413, 415, 422)
 _MOVES = (404, 412, 422)
 ROUTES = (
     ApiRoute("GET", "/pools", "read", list_pools, "Pools and their use", PoolPage, tenant="numbers"),
+    ApiRoute(
+        "GET", "/pools/{pool}/holders", "read", get_pool_holders, "Who holds slots of a pool", PoolHolders,
+        refuses=(404, 422), tenant="own",
+    ),
     ApiRoute("GET", "/pools/{pool}", "read", get_pool, "One pool", PoolInfo, refuses=(404, 422), tenant="numbers"),
     ApiRoute(
         "PUT", "/pools/{pool}", "operate", set_pool, "Set what is given of a pool", PoolInfo,
@@ -221,7 +253,20 @@ ROUTES = (
     ApiRoute("GET", "/limits", "read", list_limits, "Every limit but pools", LimitPage, tenant="numbers"),
     ApiRoute(
         "GET", "/limit-changes", "read", list_limit_changes, "Who changed which limit", LimitChanges,
-        query=PageQuery, refuses=(422,),
+        query=LongQuery, refuses=(422,),
+    ),
+    ApiRoute(
+        "GET", "/limit-costs", "read", list_limit_costs, "What each limit cost in waiting", LimitCosts,
+        query=CostQuery, refuses=(422,),
+    ),
+    ApiRoute(
+        "GET", "/limits/tags/{rule}", "read", get_tag_limit, "The rule of a tag", LimitInfo, refuses=(404,),
+        tenant="numbers",
+    ),
+    ApiRoute(
+        "PUT", "/limits/tags/{rule}", "operate", set_tag_limit,
+        "Bound runs with a tag: `tenant`, `tenant=acme` or, for each value, `tenant=*`", LimitInfo,
+        body=TagLimitBody, refuses=_CHANGES, headers=IF_MATCH, example={"limit": 2, "max_active": 100},
     ),
     ApiRoute(
         "GET", "/limits/{limit}", "read", get_limit, "One limit", LimitInfo, refuses=(404,), tenant="numbers",
@@ -229,11 +274,6 @@ ROUTES = (
     ApiRoute(
         "PUT", "/limits/{limit}", "operate", set_limit, "Set a limit by its name", LimitInfo,
         body=LimitBody, refuses=_CHANGES, headers=IF_MATCH, example={"value": 20},
-    ),
-    ApiRoute(
-        "PUT", "/limits/tags/{rule}", "operate", set_tag_limit,
-        "Bound runs with a tag: `tenant`, `tenant=acme` or, for each value, `tenant=*`", LimitInfo,
-        body=TagLimitBody, refuses=_CHANGES, headers=IF_MATCH, example={"limit": 2, "max_active": 100},
     ),
     ApiRoute(
         "POST", "/limits/{limit}/pause", "operate", pause_limit, "Start no more runs, or none with a tag",

@@ -14,9 +14,10 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -27,6 +28,7 @@ from locktender.client.history import FollowedEvent, HistoryEvent, HistoryPages
 from locktender.server.api.answers import HEADERS, Malformed, Overloaded
 
 log: logging.Logger = logging.getLogger(__name__)
+T = TypeVar("T")
 MOST_STREAMS = 512
 POLL_SECONDS = 0.25
 QUIET_SECONDS = 15.0
@@ -215,3 +217,17 @@ async def _bounded(sending: Any) -> None:
 async def _until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def while_asked(
+    request: Request, closing: asyncio.Event, work: Coroutine[Any, Any, T]
+) -> T | None:
+    """What `work` returns; None if the client goes, or the server ends, before that."""
+    doing = asyncio.create_task(work)
+    gone = asyncio.create_task(_until_gone(request.receive))
+    closed = asyncio.create_task(closing.wait())
+    try:
+        await asyncio.wait({doing, gone, closed}, return_when=asyncio.FIRST_COMPLETED)
+        return doing.result() if doing.done() else None
+    finally:
+        await end_tasks([doing, gone, closed])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -32,6 +33,10 @@ MOST_FLOWS_KEPT = 1_000
 MAX_KEY = 200
 KEY_CHARACTERS = 16
 """Of an id, those that the key decides: 80 bits. The other ten are the body's."""
+TIME_CHARACTERS = 10
+TIMED_CHARACTERS = 20
+"""The same of a key that is spelled as an id: its time is the id's, and 50 bits more are the key's."""
+_SPELLED = re.compile(r"[0-9a-hjkmnp-tv-z]{26}")
 _sorted = msgspec.json.Encoder(order="deterministic").encode
 Answered = AsyncRun[Any] | Refusal
 
@@ -66,7 +71,11 @@ class SubmitGroups:
         """Checked by the code that is here, or by what workers announced."""
         if not is_elsewhere(flow):
             preparing = Preparing(flow, self._core.settings, self._core.clock)
-            return [preparing.prepare(call) for call in calls]
+            several = len(calls) > 1
+            return [
+                preparing.prepare(call, index if several else None)
+                for index, call in enumerate(calls)
+            ]
         return prepare_announced(self._core, await self._announced(flow), calls)
 
     async def _announced(self, name: str) -> AnnouncedFlow:
@@ -156,11 +165,14 @@ class IdempotencyKey:
         self.claim: str = hashlib.sha256(self._seed).hexdigest()
         self.refused: StateConflict | None = None
         """Another body came first with this key."""
+        self._time = key[:TIME_CHARACTERS] if _SPELLED.fullmatch(key) else ""
+        self._own = TIMED_CHARACTERS if self._time else KEY_CHARACTERS
 
     def run_id(self, index: int = 0) -> str:
         """Of the run of this index."""
         ours = hashlib.sha256(b"%s\0%d" % (self._seed, index)).digest()
-        return id_of(ours)[:KEY_CHARACTERS] + id_of(self.body)[KEY_CHARACTERS:]
+        head = self._time + id_of(ours)[: self._own - len(self._time)]
+        return head + id_of(self.body)[self._own :]
 
     def given_to(self, prepared: Sequence[Prepared]) -> list[Prepared]:
         """`prepared` with the ids of this key."""
@@ -174,7 +186,7 @@ class IdempotencyKey:
     async def earlier(self, core: Core) -> AsyncRun[Any] | None:
         """The run of this key and body, if there is one. Raises `StateConflict` if the key had another body."""
         ours = self.run_id()
-        found = await runs_beginning(core, ours[:KEY_CHARACTERS])
+        found = await runs_beginning(core, ours[: self._own])
         for info in found:
             if info.id != ours:
                 raise self.conflict(info.state, info.id)

@@ -37,7 +37,7 @@ COST_SECONDS = 10.0
 COST_LAST_US = 24 * 3600 * 1_000_000
 READ_TIMEOUT_SECONDS = 10.0
 MOST_LANES = 500
-MOST_RUNS = 20_000
+MOST_RUNS = 10_000
 """Of the newest runs the times are read, for charts."""
 MOST_WAITERS = 50
 """Waiting tasks that are named for each pool."""

@@ -1,0 +1,81 @@
+"""Runs that have not started: their order, what each waits for, and changes of many."""
+
+from __future__ import annotations
+
+import msgspec
+
+from locktender.client.explained import ExplainedQueue
+from locktender.client.views import QueueInfo, Requested
+from locktender.server.api.bodies import CancelQueuedBody, LongQuery, PriorityRunsBody
+from locktender.server.api.routing import ApiCall, ApiRoute, Reply
+from locktender.server.api.runs import checked_reason, either, say_which
+
+MOST_QUEUE_READ = 20_000
+
+
+class QueuePage(msgspec.Struct, frozen=True):
+    """Queued runs in the order in which they start."""
+
+    queue: list[QueueInfo]
+
+
+async def explain_queue(call: ApiCall) -> Reply:
+    query: LongQuery = call.query
+    return Reply(await call.client.queue.explained(query.limit))
+
+
+async def list_queue(call: ApiCall) -> Reply:
+    query: LongQuery = call.query
+    # Positions are those among all runs; a tenant's own may stand far behind.
+    most = max(MOST_QUEUE_READ, query.limit) if call.principal.tags else query.limit
+    found = call.shown(await call.client.queue.list(most), lambda entry: entry.run.tags)
+    return Reply(QueuePage(found[: query.limit]))
+
+
+async def cancel_queued(call: ApiCall) -> Reply:
+    body: CancelQueuedBody = call.body
+    queue, reason = call.client.queue, checked_reason(body.reason)
+    if body.ids is not None:
+        if body.tags or body.flow is not None:
+            raise either()
+        return Reply(await queue.cancel(await call.check_runs(body.ids), reason=reason), 202)
+    if not body.tags and body.flow is None:
+        raise say_which()
+    asked = await queue.cancel(tags=call.only(body.tags), flow=body.flow, reason=reason)
+    return Reply(asked, 202)
+
+
+async def set_priorities(call: ApiCall) -> Reply:
+    body: PriorityRunsBody = call.body
+    queue = call.client.queue
+    if body.ids is not None:
+        if body.tags or body.flow is not None:
+            raise either()
+        ids = await call.check_runs(body.ids)
+        return Reply(await queue.reprioritise(ids, body.priority), 202)
+    if not body.tags and body.flow is None:
+        raise say_which()
+    tags = call.only(body.tags)
+    return Reply(await queue.reprioritise(None, body.priority, tags=tags, flow=body.flow), 202)
+
+
+ROUTES = (
+    ApiRoute(
+        "GET", "/queue", "read", list_queue, "Queued runs in the order in which they start", QueuePage,
+        query=LongQuery, refuses=(422,), tenant="own",
+    ),
+    ApiRoute(
+        "GET", "/queue/why", "read", explain_queue, "Queued runs, each with what it waits for", ExplainedQueue,
+        query=LongQuery, refuses=(422,),
+    ),
+    ApiRoute(
+        "POST", "/queue/priority", "operate", set_priorities, "Give many queued runs another priority", Requested,
+        202, PriorityRunsBody, refuses=(404, 413, 415, 422), example={"flow": "build", "priority": 9},
+        tenant="own",
+    ),
+    ApiRoute(
+        "POST", "/queue/cancel", "operate", cancel_queued, "Cancel runs that have not started", Requested,
+        202, CancelQueuedBody, refuses=(404, 413, 415, 422), example={"flow": "build"},
+        tenant="own",
+    ),
+)  # fmt: skip
