@@ -68,9 +68,9 @@ class HttpServer:
     """One server, or several behind one address."""
 
     def __init__(self, url: str, access: ServerAccess, guard: ClientGuard) -> None:
-        self.url = checked_url(url)
+        self.url: str = checked_url(url)
         self._guard = guard
-        self.clock = SystemClock()
+        self.clock: SystemClock = SystemClock()
         self._turns = asyncio.Semaphore(MOST_AT_ONCE)
         token = access.token if access.token is not None else os.environ.get(TOKEN, "").strip()
         self._library = _httpx()
