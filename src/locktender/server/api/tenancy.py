@@ -113,7 +113,7 @@ def shown_limit(principal: Principal, limit: LimitInfo) -> LimitInfo | None:
     if limit.kind == "run":
         return None
     if limit.kind == "fair":
-        return msgspec.structs.replace(limit, value="fair turns", live=None, declared=None)
+        return msgspec.structs.replace(limit, value="fair turns", live=None, declared=None, rule={})
     if limit.kind == "tag":
         key, equals, value = limit.name.partition("=")
         if equals and value != "*" and principal.tags.get(key) != value:
