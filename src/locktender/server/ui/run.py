@@ -26,8 +26,7 @@ from locktender.client.run_details import (
 from locktender.client.views import EventInfo, RunInfo
 from locktender.observe.answer import Why
 from locktender.server.api.reading import number
-from locktender.server.api.routing import ApiCall, conflict
-from locktender.server.api.tenancy import hide_blame, hide_why
+from locktender.server.api.routing import conflict
 from locktender.server.ui.graph_svg import svg
 from locktender.server.ui.pages import HEADERS, Dialog, Done, FormField, UiRoute, View
 from locktender.server.ui.words import FAMILIES
@@ -136,8 +135,8 @@ async def show_run(view: View) -> Response:
     elif tab == "logs":
         values["lines"] = (await run.logs(limit=10_000))[-LINES_SHOWN:]
     elif tab == "time" and sum(tasks.counts.values()) <= MANY_TASKS:
-        submitted = info.state == RunState.SUBMITTED
-        values["blame"] = None if submitted else hide_blame(_call(view), await run.blame())
+        known = info.state != RunState.SUBMITTED
+        values["blame"] = view.hide_blame(await run.blame()) if known else None
     elif tab == "slots" and sum(tasks.counts.values()) <= MANY_TASKS:
         events = [each for each in await run.events() if each.slot or each.subject != "task"]
         values["events"] = [slot_line(each) for each in events[-EVENTS_SHOWN:]]
@@ -213,15 +212,10 @@ def origin(view: View) -> str:
     return f"{view.request.url.scheme}://{view.request.url.netloc}"
 
 
-def _call(view: View) -> ApiCall:
-    """The same request as the API sees it: what is hidden there is hidden here."""
-    return ApiCall(view.api, view.request, view.principal, view.core, None)
-
-
 async def _why(view: View, run: AsyncRun[Any], info: RunInfo) -> Why | None:
     """None where it ends this moment, or cannot be explained."""
     try:
-        return await hide_why(_call(view), info, await run.why())
+        return await view.hide_why(info, await run.why())
     except (NotFound, LookupError):
         return None
 
@@ -255,7 +249,7 @@ async def show_task(view: View) -> Response:
     why = None
     if task.state not in ENDS and info.state not in TERMINAL_RUNS:
         try:
-            why = await hide_why(_call(view), info, await view.client.why(wanted))
+            why = await view.hide_why(info, await view.client.why(wanted))
         except LocktenderError:
             why = None  # it ended meanwhile
     return await view.page(
