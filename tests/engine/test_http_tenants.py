@@ -221,7 +221,7 @@ async def test_no_answer_names_the_other_tenant(two: Two):
             task = own.ids["task"] if run == "holds" else "1"
             places = {
                 **own.ids, "run": own.ids[run], "task": task, "flow": "tenants hold",
-                "pool": "tenants db", "limit": "tenant=*",
+                "pool": "tenants db", "limit": "tenant=*", "rule": "tenant=*",
             }  # fmt: skip
             answer = await own.send("GET", filled(route, places))
             expected = (200, 202, 404) if "{" in route.path else (200,)

@@ -11,6 +11,7 @@ import msgspec
 from locktender.base import codec, names
 from locktender.base.durations import Duration
 from locktender.base.errors import NotFound, StateConflict
+from locktender.base.names import did_you_mean
 from locktender.base.names import name as checked_name
 from locktender.base.schedule_options import make_spec
 from locktender.base.schedules import CatchUp, Overlap
@@ -68,11 +69,12 @@ class RemoteFlows(AsyncFlows):
         try:
             await self._http.do("POST", path_of("flows", flow, "resume"))
         except (StateConflict, NotFound):
+            paused = [each.name for each in await self.paused()]
             raise NotFound(
                 f"flow {flow!r} is not paused.",
                 field="flow",
                 got=flow,
-                hint="locktender flows list",
+                hint=did_you_mean(flow, paused) or "locktender flows list",
             ) from None
 
     async def list(self) -> FlowInfos:
