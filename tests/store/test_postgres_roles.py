@@ -79,7 +79,7 @@ READS = {
     ),
     # A notification that names offers: a worker accepts none that is not in the tables.
     "offer_again",
-    # Any event may be added to the history: docs/deploy.md says so.
+    # Any event may be added to the history: docs/security.md says so.
     "remark",
 }
 """What the rights of a worker allow besides."""

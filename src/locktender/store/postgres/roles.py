@@ -2,7 +2,7 @@
 
 A worker writes its own row, the tasks that it accepts, their logs and large values, and the history of that. It
 reads who leads (for its `/health`), no rule, no request, no argument of a run, and changes nothing that the leader
-decides by. Rights are given by column where a table has both. docs/deploy.md says what such a role can still do.
+decides by. Rights are given by column where a table has both. docs/security.md says what such a role can still do.
 
 All of it is one transaction and begins with nothing, so that granting again after an upgrade gives exactly what
 this release needs.
