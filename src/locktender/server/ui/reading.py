@@ -18,9 +18,9 @@ import msgspec
 from locktender.base.config import Settings
 from locktender.base.states import TaskState
 from locktender.client.core import Core
-from locktender.client.pool_holders import pool_holders
+from locktender.client.pool_holders import PoolHolder, pool_holders
 from locktender.client.pools_async import pool_infos
-from locktender.client.views import PoolHolder, PoolInfo
+from locktender.client.views import PoolInfo
 from locktender.kernel import lanes
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.gates.protocol import Block, Gate
