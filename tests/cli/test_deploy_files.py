@@ -182,7 +182,7 @@ from pathlib import Path
 from locktender import flow, step
 
 
-@step(executor="process")
+@step
 def leaves_orphans(n: int) -> int:
     for _ in range(n):
         subprocess.run(["sh", "-c", "true & exec true"], check=True)

@@ -70,16 +70,24 @@ def test_a_page_names_the_test_that_runs_its_blocks(page: Path):
     assert page.name in (ROOT / found[1]).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", [each for each in PAGES if programs(each)], ids=name)
-def test_programs_of_a_page_run_and_print_what_it_says(page: Path, tmp_path: Path):
-    found = programs(page)
+FOLDERS = sorted({each.parent for each in PAGES if programs(each)})
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=name)
+def test_programs_run_and_print_what_their_page_says(folder: Path, tmp_path: Path):
+    found = [
+        (f"{name(page)}:{each.line}", each)
+        for page in PAGES
+        if page.parent == folder
+        for each in programs(page)
+    ]
     given = [
         {
             "name": "test_example.py" if "def test_" in each.code else "example.py",
-            "folder": str(tmp_path / str(each.line)),
+            "folder": str(tmp_path / str(number)),
             "code": each.code,
         }
-        for each in found
+        for number, (_, each) in enumerate(found)
     ]
     environment = {**os.environ, "API_TOKEN": "0123456789abcdef"}
     done = subprocess.run(
@@ -91,8 +99,7 @@ def test_programs_of_a_page_run_and_print_what_it_says(page: Path, tmp_path: Pat
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    for block, ran in zip(found, json.loads(done.stdout), strict=True):
-        where = f"{name(page)}:{block.line}"
+    for (where, block), ran in zip(found, json.loads(done.stdout), strict=True):
         assert ran["code"] == 0, f"{where}\n{ran['out']}{ran['err']}"
         expected = re.findall(r"^ *# prints: (.*)$", block.code, re.MULTILINE)
         if expected:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 from tests.support.cli_harness import PATIENCE, interrupt, locktender, output_of, started, until
@@ -16,7 +17,7 @@ def blocks(kind: str) -> list[str]:
 
 
 def test_every_command_of_the_page_works(tmp_path: Path) -> None:
-    [code] = blocks("python")
+    code, client = blocks("python")
     (tmp_path / "shop.py").write_text(code)
     with started("dev", "shop.py", "--plain", "--port", "0", cwd=tmp_path) as dev:
         until(lambda: "/api/docs" in output_of(dev), "the address")
@@ -27,6 +28,14 @@ def test_every_command_of_the_page_works(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stderr + done.stdout
         assert '"state":"succeeded","result":[9,9]' in done.stdout
+        asked = subprocess.run(
+            [sys.executable, "-c", client.replace("8470", port)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        assert asked.stdout.startswith("[9, 9]\nRunQueued\n"), asked.stderr
         # the wait that was listed had been answered by the topic, or takes its event when it comes to it
         until(lambda: output_of(dev).count("approve  succeeded") == 1, "the approval")
         interrupt(dev)

@@ -109,8 +109,11 @@ def test_a_server_carries_out_what_a_command_changes(engine: Client, tmp_path: P
 @pytest.mark.parametrize(
     "line",
     [
-        "db status", "audit", "server --port 0", "worker flows.py", "dev flows.py",
-        "run flows.py:total", "db backup copy.db",
+        "audit", "worker flows.py",
+        *(
+            pytest.param(each, marks=pytest.mark.long)
+            for each in ("db status", "server --port 0", "dev flows.py", "run flows.py:total", "db backup a.db")
+        ),
     ],
 )  # fmt: skip
 def test_what_needs_the_database_says_so(tmp_path: Path, line: str):

@@ -232,3 +232,18 @@ async def test_pages_of_strangers_are_refused(port: int):
     form = {"content-type": "application/x-www-form-urlencoded"}
     found = await fetch(port, "/api/v1/limits/max_active/reset", "POST", b"", form)
     assert (found.status, found.data["field"]) == (403, "csrf")
+
+
+async def test_what_was_sent_is_shown_as_it_was_sent(port: int):
+    for body, got in (
+        ({**RUN, "priority": "high"}, "high"),
+        ({**RUN, "tags": {"a": [1, None]}}, [1, None]),
+        ({**RUN, "on_duplicate": {"x": True}}, {"x": True}),
+        ({**RUN, "start_at": "x" * 500}, '"' + "x" * 199 + "…"),
+    ):
+        answer = await fetch(port, "/api/v1/runs", "POST", body)
+        assert (answer.status, answer.data["got"]) == (422, got), answer
+    partly = {**RUN, "runs": [{"args": {"n": "x"}}], "partial": True}
+    assert "'" not in str((await fetch(port, "/api/v1/runs/batch", "POST", partly)).data["got"])
+    answer = await fetch(port, "/api/v1/runs", "POST", b'{"flow": "a\\u0000b"}')
+    assert answer.data["got"] == "a\0b"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import threading
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -12,10 +13,11 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.support.cluster import Cluster, ClusterNode
+from tests.support.http_proxy import proxied
 from tests.support.leases import KEPT, lapse
 from tests.support.server_harness import fetch
 
-from locktender import connect
+from locktender import Client, connect
 from locktender.testing import Overlap, eventually
 
 pytestmark = pytest.mark.timeout(300)
@@ -143,3 +145,47 @@ def test_i1_a_killed_server_asked_again_by_key_submits_nothing_twice(cluster: Cl
     # a repetition after the end is the same run too
     again = ask(servers[0], "/runs", BILL, idempotency_key="0-0")
     assert (again.data["submitted"], again.data["id"] in runs) == ("repeated", True)
+
+
+@pytest.mark.long
+def test_a_client_of_two_servers_that_are_killed_submits_nothing_twice(cluster: Cluster):
+    """Six threads of one Python client, by a proxy that takes turns; each server is killed while they submit."""
+    cluster.worker(STEPS).ready()
+    servers = [cluster.server().ready() for _ in range(2)]
+    eventually(lambda: ask(servers[0], "/flows/shop%20bill").status == 200, timeout=PATIENCE)
+    threads, each = 6, 8
+    made: list[str] = []
+    failed: list[BaseException] = []
+
+    def submit(client: Client) -> None:
+        try:
+            for _ in range(each):
+                run = client.submit("shop bill", BILL["args"])
+                made.append(run.id)
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    with (
+        proxied(*(int(server.said["port"]) for server in servers)) as proxy,
+        connect(proxy.url) as client,
+    ):
+        doing = [threading.Thread(target=submit, args=(client,)) for _ in range(threads)]
+        for thread in doing:
+            thread.start()
+        for round_ in range(2):
+            eventually(
+                lambda round_=round_: failed or len(made) >= 8 + 16 * round_, timeout=PATIENCE
+            )
+            victim = servers[round_]
+            victim.kill()
+            lapse(cluster.url, victim)
+            servers[round_] = cluster.server().ready()
+            proxy.ports = [int(server.said["port"]) for server in servers]
+        for thread in doing:
+            thread.join()
+        assert not failed
+        assert len(set(made)) == threads * each
+        assert {info.id for info in client.runs.list(limit=1_000)} == set(made)
+        for run in made:
+            assert client.runs.get(run).result(f"{PATIENCE}s") == 16

@@ -1,4 +1,4 @@
-"""Blocks of code of a page of docs/, and the process that runs its Python: one process per page.
+"""Blocks of code of a page of docs/, and the process that runs its programs: one per folder.
 
     python -m tests.support.doc_blocks < [{"name": "example.py", "folder": ..., "code": ...}]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 
 class HttpProxy:
@@ -22,7 +23,8 @@ class HttpProxy:
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept)
 
     @property
     def url(self) -> str:
@@ -31,14 +33,19 @@ class HttpProxy:
     def cut(self) -> None:
         """Ends every connection that there is."""
         several, self._open = self._open, []
-        for each in several:
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+        _shut(*several)
 
     def close(self) -> None:
+        _shut(self._listener)
+        self._listener.close()
         self.cut()
-        with suppress(OSError):
-            self._listener.close()
+        for each in self._threads:
+            each.join()
+
+    def _start(self, work: Callable[..., None], *args: Any) -> None:
+        made = threading.Thread(target=work, args=args, daemon=True)
+        self._threads.append(made)
+        made.start()
 
     def _accept(self) -> None:
         while True:
@@ -46,7 +53,7 @@ class HttpProxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+            self._start(self._serve, client)
 
     def _serve(self, client: socket.socket) -> None:
         with self._lock:
@@ -58,18 +65,18 @@ class HttpProxy:
             client.close()
             return
         self._open += [client, server]
-        threading.Thread(target=self._pump, args=(server, client), daemon=True).start()
-        last = ""
+        pump = threading.Thread(target=self._pump, args=(server, client), daemon=True)
+        pump.start()
         with suppress(OSError):
             while data := client.recv(65_536):
                 if data[:4] in (b"GET ", b"POST", b"PUT ", b"DELE"):
-                    last = data.partition(b"\r\n")[0].decode()
-                    self.requests.append(last)
-                    self._current = last
+                    self._current = data.partition(b"\r\n")[0].decode()
+                    self.requests.append(self._current)
                 server.sendall(data)
-        for each in (client, server):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+        _shut(client, server)
+        pump.join()
+        client.close()
+        server.close()
 
     def _pump(self, server: socket.socket, client: socket.socket) -> None:
         with suppress(OSError):
@@ -80,9 +87,13 @@ class HttpProxy:
                 if lost:
                     break
                 client.sendall(data)
-        for each in (client, server):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+        _shut(client, server)
+
+
+def _shut(*sockets: socket.socket) -> None:
+    for each in sockets:
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager

@@ -358,7 +358,7 @@ class DevLoop:
             names = ", ".join(source.flows) or "no flow yet"
             title = f"[bold]locktender dev[/] {escape(self._target.where)} ({escape(names)}) [dim]Ctrl-C stops[/]"
             screen = DevScreen(self._shell.out, title, plain=self._plain)
-            screen.say(f"[dim]API: {url_of(listener)}/api/docs[/]")
+            screen.say(f"[dim]UI: {url_of(listener)}  API: {url_of(listener)}/api/docs[/]")
             try:
                 with StoreReader(self._settings) as reading:
                     self._loop(source, host, reading, screen, interrupts)

@@ -160,6 +160,11 @@ ERRORS: Final[dict[str, CodeText]] = _texts(
         "Repeat after `Retry-After`, or start another server.",
     ),
     (
+        "ray_failed",
+        "A call to the Ray cluster failed or timed out.",
+        "The message has Ray's answer. Check `address` and the cluster; a cool-down follows, no task fails.",
+    ),
+    (
         "role_refused",
         "The database role of this process may not do that. Nothing was stored.",
         "`locktender db grant-worker` and `grant-submit` give a role what it needs, and nothing else.",
@@ -245,9 +250,19 @@ ERRORS: Final[dict[str, CodeText]] = _texts(
         "The traceback has your line. Mend it and repeat the command.",
     ),
     (
+        "wait_over",
+        "The wait was answered already, or timed out or was cancelled with its run.",
+        "Nothing: the first answer counts. `run.waits()` lists the waits that are open.",
+    ),
+    (
         "wait_timeout",
         "The timeout of the caller passed, for example in `result('30s')`. The run goes on.",
         "Wait longer, or ask `run.why()` what the run waits for.",
+    ),
+    (
+        "wrong_content",
+        "A value that is stored apart is not the one that was written: its hash differs.",
+        "Restore the file or object from a backup. Each other run goes on.",
     ),
 )
 FAILURES: Final[dict[str, CodeText]] = _texts(

@@ -51,6 +51,8 @@ EXAMPLES: Final[dict[str, str]] = {
     "db prune": "locktender db prune --older-than 30d --dry-run",
     "db copy": "locktender db copy .locktender/locktender.db postgresql://db/app",
     "db backup": "locktender db backup backup.db",
+    "db grant-worker": "locktender db grant-worker lt_worker",
+    "db grant-submit": "locktender db grant-submit lt_app --print",
     "db checkpoint": "locktender db checkpoint",
     "config show": "locktender config show",
 }

@@ -13,7 +13,8 @@ from locktender.cli.tables import ago, shorten, table
 
 if TYPE_CHECKING:
     from locktender.client.client import Client
-    from locktender.client.views import PoolHolder, PoolInfo
+    from locktender.client.pool_holders import PoolHolder
+    from locktender.client.views import PoolInfo
 
 
 Name = Annotated[

@@ -26,18 +26,17 @@ import msgspec
 from locktender.base.background import end_tasks
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.config import Settings
-from locktender.base.durations import spoken
 from locktender.base.errors import (
     LocktenderError,
     NotFound,
     StoreBusy,
     StoreUnreachable,
-    WaitTimeout,
 )
 from locktender.base.limits import Limits
 from locktender.base.model import RunRow
 from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.client.outbox_rows import find_row
+from locktender.client.refusals import goes_on
 from locktender.client.slot_worker import SlotWorkers
 from locktender.store.open import store_for
 from locktender.store.protocol import SetLimit, Store
@@ -103,15 +102,6 @@ MAX_STATES = 1_000
 PAUSE_SECONDS = 0.002
 PAUSE_PER_WAITER_SECONDS = 0.000_005
 """Pauses between two looks: a busy process beside this one must not make it read all the time."""
-
-
-def goes_on(run_id: str, state: str, timeout_us: int | None) -> WaitTimeout:
-    return WaitTimeout(
-        f"run {run_id} is still {state} after {spoken(timeout_us or 0)}; it goes on.",
-        field="timeout",
-        got=None if timeout_us is None else timeout_us / SECOND,
-        hint=f"Wait longer, or ask: locktender why {run_id}.",
-    )
 
 
 class RunWaiter:

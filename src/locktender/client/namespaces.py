@@ -18,7 +18,6 @@ from locktender.client.views import (
     UNSET,
     LimitChangeInfo,
     LimitInfo,
-    PoolHolders,
     PoolInfo,
     QueueInfo,
     Requested,
@@ -30,6 +29,7 @@ from locktender.client.workers import AsyncWorkers
 
 if TYPE_CHECKING:
     from locktender.client.explained import ExplainedQueue
+    from locktender.client.pool_holders import PoolHolders
     from locktender.observe.holders import LimitCost
 
 Ids = str | Run[Any] | Iterable[str | Run[Any]]

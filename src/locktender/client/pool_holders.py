@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime
+
 from locktender.base.graph import Node
 from locktender.base.ids import run_of
 from locktender.base.states import TaskState
 from locktender.client.run_details import node_of, nodes_of, slots_of
-from locktender.client.views import PoolHolder, instant, moment
+from locktender.client.views import instant, moment
 from locktender.store.protocol import Snapshot, Store
+
+
+@dataclass(frozen=True, slots=True)
+class PoolHolder:
+    """One attempt that holds slots."""
+
+    run: str
+    task: int
+    step: str
+    slots: int
+    since: datetime | None
+    """None where its worker is dead: the row has the next attempt."""
+    worker: str | None
+    state: str
+    """`running`, `offered`, `stalled` (its worker's lease has passed, the process lives), or `dead`: its worker is
+    gone and the slots are kept until the pool's own lease has passed."""
+    lease_until: datetime | None
+    """When the slots come free if the worker is not heard of any more, the pool's own lease included."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolHolders:
+    """Who holds slots of a pool now."""
+
+    holders: list[PoolHolder]
+    now: datetime
 
 
 async def pool_holders(store: Store, snapshot: Snapshot) -> dict[str, list[PoolHolder]]:

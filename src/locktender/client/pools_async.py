@@ -16,10 +16,11 @@ from locktender.base.names import limit as checked_limit
 from locktender.base.states import TaskState
 from locktender.base.tracebacks import public
 from locktender.client.core import Core
-from locktender.client.views import UNSET, PoolHolders, PoolInfo, Unset, instant
+from locktender.client.views import UNSET, PoolInfo, Unset, instant
 from locktender.store.protocol import SetLimit, Snapshot
 
 if TYPE_CHECKING:
+    from locktender.client.pool_holders import PoolHolders
     from locktender.kernel.scheduler import Scheduler
 
 _dump = msgspec.json.Encoder().encode
@@ -85,12 +86,13 @@ class AsyncPools:
 
     async def holders(self, name: str) -> PoolHolders:
         """The attempts that hold slots of a pool now, those of dead workers first."""
-        self._core.guard.check()
-        from locktender.client.pool_holders import pool_holders
+        from locktender.client.pool_holders import PoolHolders, pool_holders
 
-        snapshot = await self._core.store.load()
-        found = await pool_holders(self._core.store, snapshot)
-        return PoolHolders(found.get(pool_name(name), []), instant(snapshot.now))
+        self._core.guard.check()
+        store, pool = self._core.store, pool_name(name)
+        snapshot = await store.load()
+        found = await pool_holders(store, snapshot)
+        return PoolHolders(found.get(pool, []), instant(snapshot.now))
 
     async def pause(self, name: str) -> None:
         """Starts nothing more that needs the pool; running tasks keep their slots until they end."""
@@ -166,6 +168,23 @@ class AsyncPools:
         await self._core.set_limits(changes)
 
 
+def pool_patch(pool: str, limit: Any, lease: Any, rate: Any, burst: Any) -> dict[str, Any]:
+    """What is given of a pool, checked."""
+    if all(isinstance(each, Unset) for each in (limit, lease, rate, burst)):
+        raise InvalidInput(
+            f"say what to set for pool {pool!r}.",
+            field="limit",
+            hint="e.g. limit=4, or limit=-1 for unlimited.",
+        )
+    patch: dict[str, Any] = {}
+    if not isinstance(limit, Unset):
+        hint = "To hold a pool shut, use: pools pause NAME."
+        patch["limit"] = checked_limit(limit, f"pool {pool}.limit", zero_hint=hint)
+    if not isinstance(lease, Unset):
+        patch["lease_us"] = None if lease is None else microseconds(lease, "lease")
+    return patch | _rate_patch(rate, burst)
+
+
 def pool_infos(scheduler: Scheduler, snapshot: Snapshot) -> PoolInfos:
     """Every pool, from one reading of all active work."""
     used: dict[str, int] = {}
@@ -190,23 +209,6 @@ def pool_infos(scheduler: Scheduler, snapshot: Snapshot) -> PoolInfos:
         )
         for pool in sorted(names)
     ]
-
-
-def pool_patch(pool: str, limit: Any, lease: Any, rate: Any, burst: Any) -> dict[str, Any]:
-    """What is given of a pool, checked."""
-    if all(isinstance(each, Unset) for each in (limit, lease, rate, burst)):
-        raise InvalidInput(
-            f"say what to set for pool {pool!r}.",
-            field="limit",
-            hint="e.g. limit=4, or limit=-1 for unlimited.",
-        )
-    patch: dict[str, Any] = {}
-    if not isinstance(limit, Unset):
-        hint = "To hold a pool shut, use: pools pause NAME."
-        patch["limit"] = checked_limit(limit, f"pool {pool}.limit", zero_hint=hint)
-    if not isinstance(lease, Unset):
-        patch["lease_us"] = None if lease is None else microseconds(lease, "lease")
-    return patch | _rate_patch(rate, burst)
 
 
 def _rate_patch(rate: Any, burst: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import shlex
 
 from locktender.base.clock import SECOND
 from locktender.base.durations import spoken
-from locktender.base.errors import AdmissionRejected, DuplicateKey
+from locktender.base.errors import AdmissionRejected, DuplicateKey, WaitTimeout
 from locktender.base.jsonable import BLOB_KEY
 from locktender.base.model import NewRun
 from locktender.store.admission import MAX_ACTIVE, MAX_WAITING
@@ -86,4 +86,14 @@ def _duplicate(submitted: Submitted, run: NewRun) -> DuplicateKey:
         field="key",
         got=run.key,
         hint='Use another key, wait for that run, or on_duplicate="replace" to cancel it.',
+    )
+
+
+def goes_on(run_id: str, state: str, timeout_us: int | None) -> WaitTimeout:
+    """The error of a caller whose patience ended before the run did."""
+    return WaitTimeout(
+        f"run {run_id} is still {state} after {spoken(timeout_us or 0)}; it goes on.",
+        field="timeout",
+        got=None if timeout_us is None else timeout_us / SECOND,
+        hint=f"Wait longer, or ask: locktender why {run_id}.",
     )

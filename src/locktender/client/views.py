@@ -242,30 +242,6 @@ class PoolInfo(msgspec.Struct, frozen=True):
         return "unlimited" if self.limit is None else str(self.limit)
 
 
-class PoolHolder(msgspec.Struct, frozen=True):
-    """One attempt that holds slots."""
-
-    run: str
-    task: int
-    step: str
-    slots: int
-    since: datetime | None
-    """None where its worker is dead: the row has the next attempt."""
-    worker: str | None
-    state: str
-    """`running`, `offered`, `stalled` (its worker's lease has passed, the process lives), or `dead`: its worker is
-    gone and the slots are kept until the pool's own lease has passed."""
-    lease_until: datetime | None
-    """When the slots come free if the worker is not heard of any more, the pool's own lease included."""
-
-
-class PoolHolders(msgspec.Struct, frozen=True):
-    """Who holds slots of a pool now."""
-
-    holders: list[PoolHolder]
-    now: datetime
-
-
 class LimitInfo(msgspec.Struct, frozen=True):
     """One rule that is stored: what is in force, and what it would be after a reset."""
 

@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from importlib.util import find_spec
 from inspect import iscoroutinefunction
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -50,7 +50,18 @@ HOME = "django.tasks" if find_spec("django.tasks") is not None else "django_task
 _base: Any = importlib.import_module(f"{HOME}.base")
 _signals: Any = importlib.import_module(f"{HOME}.signals")
 _exceptions: Any = importlib.import_module(f"{HOME}.exceptions")
-_BaseTaskBackend: Any = importlib.import_module(f"{HOME}.backends.base").BaseTaskBackend
+if TYPE_CHECKING:
+
+    class _BaseTaskBackend:
+        alias: str
+        options: dict[str, Any]
+
+        def __init__(self, alias: str, params: dict[str, Any]) -> None: ...
+        def validate_task(self, task: Any) -> None: ...
+        def get_result(self, result_id: str) -> Any: ...
+
+else:
+    _BaseTaskBackend = importlib.import_module(f"{HOME}.backends.base").BaseTaskBackend
 _InvalidTask: Any = getattr(_exceptions, "InvalidTask", None) or _exceptions.InvalidTaskError
 _normalize: Any = importlib.import_module(
     "django.utils.json" if HOME == "django.tasks" else "django_tasks.utils"
@@ -241,7 +252,7 @@ class LocktenderBackend(_BaseTaskBackend):
     supports_priority: bool = True
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
-        _BaseTaskBackend.__init__(self, alias, params)
+        super().__init__(alias, params)
         given: dict[str, Any] = self.options
         self._url: str | None = given.get("url")
         self._database: str | None = given.get("database")
@@ -271,7 +282,7 @@ class LocktenderBackend(_BaseTaskBackend):
     def get_result(self, result_id: str) -> Any:
         """What became of a task."""
         if not self.supports_get_result:
-            return _BaseTaskBackend.get_result(self, result_id)
+            return super().get_result(result_id)
         client = _client(self._url)
         row = client.row(str(result_id))
         if row is None or row.flow not in (django_task.name, django_async_task.name):

@@ -41,19 +41,30 @@ MAX_FLOWS_TIMED = 20
 """Flows whose usual durations are read for one list of the queue."""
 
 
+MAX_PLACED = 15
+"""Runs of one list whose place in the queue is counted: some milliseconds each where the queue is long."""
+
+
 async def whys_of(store: Store, rows: Sequence[RunRow]) -> dict[int, Why]:
     """Why each of some queued runs does not start, by its number; without those that have left the queue.
 
-    Who executes is read once; how many stand before each is counted for each.
+    Who executes is read once. How many stand before a run is counted for the first of the list; of the others
+    the gates are told, and not how long they wait.
     """
     found: dict[int, Why] = {}
     scheduler: Scheduler | None = None
+    view: QueueView | None = None
     note, turn = await nobody_leads(store), await turn_note(store)
-    for row in rows:
-        view = await store.beside(row.seq, rebuilt.MAX_RUNS_COUNTED)
+    for at, row in enumerate(rows):
+        counted_too = at < MAX_PLACED or view is None
+        if counted_too:
+            view = await store.beside(row.seq, rebuilt.MAX_RUNS_COUNTED)
         if view is not None:
             scheduler = scheduler or places(view)
-            line = await line_of(store, row, view)
+            rank, _ = lanes.rank(view.limits, row.priority, row.queued_at)
+            line = QueuePosition(Turns(), "", rank, [], cut=True, more=True)
+            if counted_too:
+                line = await line_of(store, row, view)
             why = await _explained(store, row, view, scheduler, line, view.lasted, quick=True)
             found[row.seq] = msgspec.structs.replace(why, note=note if why.reasons else turn)
     return found

@@ -325,8 +325,18 @@ def alive(pid: int) -> bool:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return Path("/proc/self").exists() is False  # no /proc here: the signal has to do
+        return not Path("/proc/self").exists() and _status(pid) not in ("", "zombie", "dead")
     return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
+
+
+def _status(pid: int) -> str:
+    """Where there is no /proc; "": the process is gone."""
+    import psutil  # noqa: PLC0415 — not for every body that is recorded
+
+    try:
+        return str(psutil.Process(pid).status())
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def stop(pid: int) -> None:
@@ -341,6 +351,7 @@ def _stands(pid: int) -> bool:
         threads = [thread / "stat" for thread in Path(f"/proc/{pid}/task").iterdir()]
         states = [stat.read_text().rpartition(")")[2].split()[0] for stat in threads]
     except FileNotFoundError:
-        # A thread ended meanwhile; or there is no /proc, and the signal has to do.
-        return not Path(f"/proc/{pid}").exists()
+        if Path("/proc/self").exists():
+            return not Path(f"/proc/{pid}").exists()  # else a thread ended meanwhile
+        return _status(pid) in ("", "stopped", "zombie", "dead")
     return set(states) <= {"T", "t", "Z", "X"}

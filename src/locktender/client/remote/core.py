@@ -18,8 +18,8 @@ from locktender.client.core import (
     ClientGuard,
     Core,
     closed,
-    goes_on,
 )
+from locktender.client.refusals import goes_on
 from locktender.client.remote.http import LONGEST_WAIT, HttpServer, path_of
 from locktender.client.views import EndedRun, RunInfo
 from locktender.store.open import needs_database

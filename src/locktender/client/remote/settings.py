@@ -11,6 +11,7 @@ from locktender.base.errors import InvalidInput
 from locktender.base.limits import Rate, fair_rule, pool_name, tag_rule
 from locktender.base.tracebacks import public
 from locktender.client.limits_async import RUNS, AsyncLimits, LimitInfos, limit_number
+from locktender.client.pool_holders import PoolHolders
 from locktender.client.pools_async import AsyncPools, PoolInfos, pool_patch, spoken_rate
 from locktender.client.remote.core import RemoteCore
 from locktender.client.remote.http import path_of
@@ -18,7 +19,6 @@ from locktender.client.views import (
     UNSET,
     LimitChangeInfo,
     LimitInfo,
-    PoolHolders,
     PoolInfo,
     Unset,
 )

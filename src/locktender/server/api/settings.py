@@ -13,6 +13,7 @@ from locktender.base.limits import pool_name
 from locktender.base.names import did_you_mean
 from locktender.client import views
 from locktender.client.client_async import AsyncClient
+from locktender.client.pool_holders import PoolHolders
 from locktender.client.views import LimitChangeInfo, LimitInfo, PoolInfo
 from locktender.observe.holders import LimitCost
 from locktender.server.api.bodies import CostQuery, LimitBody, LongQuery, PoolBody, TagLimitBody
@@ -94,7 +95,7 @@ async def get_pool_holders(call: ApiCall) -> Reply:
     found = await call.client.pools.holders(_pool(call))
     if call.principal.tags:
         mine = [each for each in found.holders if await call.is_own(each.run)]
-        found = views.PoolHolders(mine, found.now)
+        found = PoolHolders(mine, found.now)
     return Reply(found)
 
 
@@ -225,7 +226,7 @@ _MOVES = (404, 412, 422)
 ROUTES = (
     ApiRoute("GET", "/pools", "read", list_pools, "Pools and their use", PoolPage, tenant="numbers"),
     ApiRoute(
-        "GET", "/pools/{pool}/holders", "read", get_pool_holders, "Who holds slots of a pool", views.PoolHolders,
+        "GET", "/pools/{pool}/holders", "read", get_pool_holders, "Who holds slots of a pool", PoolHolders,
         refuses=(404, 422), tenant="own",
     ),
     ApiRoute("GET", "/pools/{pool}", "read", get_pool, "One pool", PoolInfo, refuses=(404, 422), tenant="numbers"),

@@ -31,6 +31,12 @@ class Asset:
     kind: str
     body: bytes
     zipped: bytes
+    squeezed: bytes | None
+    """By brotli, as `make vendor` left it; None: it is not one of those."""
+
+    @property
+    def smallest(self) -> int:
+        return len(self.zipped if self.squeezed is None else self.squeezed)
 
 
 @cache
@@ -39,17 +45,29 @@ def assets() -> dict[str, Asset]:
     found: dict[str, Asset] = {}
     root = resources.files("locktender.server.ui") / "static"
     for below in ("", "vendor"):
-        for each in (root / below if below else root).iterdir():
+        folder = root / below if below else root
+        files = {each.name: each for each in folder.iterdir() if each.is_file()}
+        for each in files.values():
             suffix = "." + each.name.rpartition(".")[2]
             if suffix in KINDS:
                 name = f"{below}/{each.name}" if below else each.name
-                found[name] = _asset(name, KINDS[suffix], each.read_bytes())
+                beside = files.get(f"{each.name}.br")
+                squeezed = None if beside is None else beside.read_bytes()
+                found[name] = _asset(name, KINDS[suffix], each.read_bytes(), squeezed)
     return found
 
 
-def _asset(name: str, kind: str, body: bytes) -> Asset:
-    mark = hashlib.sha256(body).hexdigest()[:12]
-    return Asset(f"{PREFIX}/{mark}/{name}", kind, body, gzip.compress(body, 9, mtime=0))
+def _asset(name: str, kind: str, body: bytes, squeezed: bytes | None) -> Asset:
+    shorter = body if name.startswith("vendor/") else _unindented(body)
+    mark = hashlib.sha256(shorter).hexdigest()[:12]
+    zipped = gzip.compress(shorter, 9, mtime=0)
+    return Asset(f"{PREFIX}/{mark}/{name}", kind, shorter, zipped, squeezed)
+
+
+def _unindented(body: bytes) -> bytes:
+    """Without indentation and lines that are a comment: nothing else is changed."""
+    lines = (line.strip() for line in body.splitlines())
+    return b"\n".join(line for line in lines if line and not line.startswith(b"//"))
 
 
 def asset_url(name: str) -> str:
@@ -68,8 +86,12 @@ async def serve_asset(request: Request) -> Response:
         "x-content-type-options": "nosniff",
         "vary": "accept-encoding",
     }
-    if "gzip" in request.headers.get("accept-encoding", ""):
-        return Response(
-            found.zipped, headers={**headers, "content-encoding": "gzip"}, media_type=found.kind
-        )
-    return Response(found.body, headers=headers, media_type=found.kind)
+    accepted = request.headers.get("accept-encoding", "")
+    body, encoding = found.body, ""
+    if found.squeezed is not None and "br" in accepted:
+        body, encoding = found.squeezed, "br"
+    elif "gzip" in accepted:
+        body, encoding = found.zipped, "gzip"
+    if encoding:
+        headers["content-encoding"] = encoding
+    return Response(body, headers=headers, media_type=found.kind)

@@ -11,7 +11,7 @@ from math import log10
 import msgspec
 
 from locktender.base.clock import SECOND
-from locktender.server.ui.reading import ActiveWork, GateCount
+from locktender.server.ui.reading import MOST_RUNS, ActiveWork, GateCount
 from locktender.server.ui.words import address, brief, gate_family, gate_text, plural, segment
 from locktender.store.protocol import RecentRun
 
@@ -112,7 +112,7 @@ def rates(lately: Sequence[RecentRun], now: int) -> RunRates:
 
 def _span(lately: Sequence[RecentRun], now: int, wanted: int) -> int:
     oldest = min((run.queued_at for run in lately), default=0)
-    return max(SECOND, min(wanted, now - oldest)) if len(lately) >= 20_000 else wanted
+    return max(SECOND, min(wanted, now - oldest)) if len(lately) >= MOST_RUNS else wanted
 
 
 def series(lately: Sequence[RecentRun], now: int) -> Series:

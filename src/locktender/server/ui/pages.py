@@ -28,6 +28,7 @@ from locktender.client.core import Core
 from locktender.client.run import AsyncRun
 from locktender.client.views import RunInfo, instant
 from locktender.observe.answer import Why
+from locktender.observe.blame import Blame
 from locktender.observe.tenants import Own, hidden_why
 from locktender.server.api.answers import (
     Broken,
@@ -41,8 +42,8 @@ from locktender.server.api.answers import (
 )
 from locktender.server.api.login import login_url
 from locktender.server.api.principal import Principal, Scope
-from locktender.server.api.routing import Api
-from locktender.server.api.tenancy import Tenant, check_tenant, own_tags
+from locktender.server.api.routing import Api, ApiCall
+from locktender.server.api.tenancy import Tenant, check_tenant, hide_blame, hide_why, own_tags
 from locktender.server.ui import words
 from locktender.server.ui.assets import asset_url
 from locktender.server.ui.reading import SharedReadings
@@ -158,6 +159,18 @@ class View:
         ids = {why.id for _, why in found}
         return [hidden_why(why, Own(ids, number)) for number, why in found]
 
+    async def hide_why(self, info: RunInfo, why: Why) -> Why:
+        """Of a run that is the principal's: without names of runs that somebody else has."""
+        return await hide_why(self._call, info, why)
+
+    def hide_blame(self, blame: Blame) -> Blame:
+        return hide_blame(self._call, blame)
+
+    @property
+    def _call(self) -> ApiCall:
+        """The same request as the API sees it: what is hidden there is hidden here."""
+        return ApiCall(self.api, self.request, self.principal, self.core, None)
+
     async def now(self) -> datetime:
         return instant(await self.core.store.now())
 
@@ -229,7 +242,7 @@ class UiRoute:
     scope: Scope = "read"
 
 
-OWN = ("/runs", "/queue", "/search", "/inbox", "/schedules")
+OWN = ("/runs", "/queue", "/search", "/inbox")
 """Pages that show a token bound to tags only what is its own."""
 NUMBERS = frozenset({"/", "/pools", "/pools/{pool}", "/limits"})
 """Pages that show it shared things, without names of others."""

@@ -11,7 +11,8 @@ from locktender.base.durations import spoken
 from locktender.base.errors import NotFound
 from locktender.base.limits import pool_name
 from locktender.client.client_async import AsyncClient
-from locktender.client.views import PoolHolder, PoolInfo, instant
+from locktender.client.pool_holders import PoolHolder
+from locktender.client.views import PoolInfo, instant
 from locktender.server.api.tenancy import shown_pool
 from locktender.server.ui.pages import Dialog, Done, FormField, UiRoute, View
 from locktender.server.ui.reading import ActiveWork, PoolWaiter

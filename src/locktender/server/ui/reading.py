@@ -18,9 +18,9 @@ import msgspec
 from locktender.base.config import Settings
 from locktender.base.states import TaskState
 from locktender.client.core import Core
-from locktender.client.pool_holders import pool_holders
+from locktender.client.pool_holders import PoolHolder, pool_holders
 from locktender.client.pools_async import pool_infos
-from locktender.client.views import PoolHolder, PoolInfo
+from locktender.client.views import PoolInfo
 from locktender.kernel import lanes
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.gates.protocol import Block, Gate
@@ -37,7 +37,7 @@ COST_SECONDS = 10.0
 COST_LAST_US = 24 * 3600 * 1_000_000
 READ_TIMEOUT_SECONDS = 10.0
 MOST_LANES = 500
-MOST_RUNS = 20_000
+MOST_RUNS = 10_000
 """Of the newest runs the times are read, for charts."""
 MOST_WAITERS = 50
 """Waiting tasks that are named for each pool."""

@@ -121,7 +121,7 @@ async def show_run(view: View) -> Response:
     tab = view.query("tab")
     tab = tab if tab in TABS else ""
     ended = info.state in TERMINAL_RUNS
-    why = None if ended else await _why(run)
+    why = None if ended else await _why(view, run, info)
     asked = view.query("state")
     states = tuple(each for each in asked.split(",") if each) if asked in GROUPS else ()
     after = number(view.query("after", "0"), "after")
@@ -135,7 +135,8 @@ async def show_run(view: View) -> Response:
     elif tab == "logs":
         values["lines"] = (await run.logs(limit=10_000))[-LINES_SHOWN:]
     elif tab == "time" and sum(tasks.counts.values()) <= MANY_TASKS:
-        values["blame"] = await run.blame() if info.state != RunState.SUBMITTED else None
+        known = info.state != RunState.SUBMITTED
+        values["blame"] = view.hide_blame(await run.blame()) if known else None
     elif tab == "slots" and sum(tasks.counts.values()) <= MANY_TASKS:
         events = [each for each in await run.events() if each.slot or each.subject != "task"]
         values["events"] = [slot_line(each) for each in events[-EVENTS_SHOWN:]]
@@ -211,10 +212,10 @@ def origin(view: View) -> str:
     return f"{view.request.url.scheme}://{view.request.url.netloc}"
 
 
-async def _why(run: AsyncRun[Any]) -> Why | None:
+async def _why(view: View, run: AsyncRun[Any], info: RunInfo) -> Why | None:
     """None where it ends this moment, or cannot be explained."""
     try:
-        return await run.why()
+        return await view.hide_why(info, await run.why())
     except (NotFound, LookupError):
         return None
 
@@ -248,7 +249,7 @@ async def show_task(view: View) -> Response:
     why = None
     if task.state not in ENDS and info.state not in TERMINAL_RUNS:
         try:
-            why = await view.client.why(wanted)
+            why = await view.hide_why(info, await view.client.why(wanted))
         except LocktenderError:
             why = None  # it ended meanwhile
     return await view.page(
