@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 from tests.steps.page_steps import MARKUP, NAME
+from tests.support.cli_harness import locktender
 from tests.support.run_pages import PATIENCE_MS, PageServer, chromium, opened, page_server, serious
+
+from locktender.testing import eventually
 
 expect.set_options(timeout=PATIENCE_MS)
 
@@ -75,6 +78,9 @@ def test_a_run_that_waits_names_its_holder_and_goes_on_live(
         expect(page.locator("h1 + .state")).to_have_text("succeeded")
         expect(page.locator(".node.n-completed")).to_have_count(4)
         unloaded(page)
+    drawn = {each["name"]: each["us"] for each in server.ask(f"/runs/{run}/timeline")["whats"]}
+    lost = server.ask(f"/runs/{run}/blame")["blame"]["lost_us"]
+    assert drawn["pool:page db"] == lost["pool:page db"] > 0
 
 
 def test_the_timeline_moves_by_keyboard_and_has_a_table(
@@ -118,7 +124,7 @@ def test_a_failed_run_shows_its_traceback_and_is_retried(
     run = server.submit("pages broken", {"text": MARKUP, "mended": str(mended)})
     server.until(run, "failed")
     with opened(context, f"{server.origin}/runs/{run}") as page:
-        expect(page.locator(".failure .said")).to_contain_text(f"ValueError: broken: {MARKUP}")
+        expect(page.locator(".failure .words")).to_contain_text(f"ValueError: broken: {MARKUP}")
         expect(page.locator(".trace")).to_contain_text("Traceback (most recent call last)")
         expect(page.locator(".node")).to_have_attribute("data-step", NAME)
         page.get_by_role("link", name="Logs").click()
@@ -267,6 +273,41 @@ def test_an_approval_is_answered_by_a_form_of_its_schema(
         page.goto(f"{server.origin}/runs/{run}?tab=values")
         expect(page.locator(".json").last).to_contain_text(MARKUP.replace('"', '\\"'))
         expect(page.locator(".json").last).to_contain_text('"amount": 12')
+
+
+def test_a_reading_token_sees_its_own_runs_and_no_buttons(browser: Browser, tmp_path: Path):
+    def token(name: str, *options: str) -> str:
+        made = locktender("tokens", "create", name, *options, "--json", cwd=tmp_path)
+        assert made.code == 0, made.err
+        return made.data["token"]
+
+    admin = token("root", "--scope", "operate")
+    reader = token("ann", "--scope", "read", "--tag", "tenant=acme")
+    latch = tmp_path / "latch"
+    with page_server(tmp_path, "--auth", "tokens", token=admin) as server:
+        server.ask("/pools/page%20db", {"limit": 1}, "PUT")
+        args = {"text": "a", "latch": str(latch)}
+        other = server.submit("pages diamond", args, tags={"tenant": "globex"})
+        eventually(lambda: server.ask(f"/runs/{other}/why")["why"].get("running"))
+        own = server.submit("pages diamond", args, tags={"tenant": "acme"})
+        context = browser.new_context(extra_http_headers={"authorization": f"Bearer {reader}"})
+        with opened(context, f"{server.origin}/runs/{own}") as page:
+            expect(page.locator(".why")).to_contain_text("pool page db: 1 of 1 in use")
+            assert other not in page.content()
+            expect(page.locator(".run-head .button")).to_have_count(0)
+            expect(page.locator("#timeline")).to_have_attribute("data-ready", re.compile("."))
+            for path in ("/schedules", "/inbox"):
+                page.goto(server.origin + path)
+                expect(page.locator("main .button")).to_have_count(0)
+        for path, status in (
+            (f"/runs/{other}", 404),
+            ("/workers", 403),
+            (f"/runs/{own}/cancel", 403),
+        ):
+            assert context.request.get(server.origin + path).status == status, path
+        context.close()
+        latch.touch()
+        server.until(own, "succeeded")
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])

@@ -11,6 +11,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Coroutine, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from tests.support.ray_cluster import ENVIRONMENT, RayCluster
 from tests.support.worker_records import WorkerRecords, peak
 
 from locktender.base.config import load as load_settings
+from locktender.base.errors import LocktenderError
 from locktender.provision.protocol import Provisioned
 from locktender.provision.ray_workers import RayWorkers
 from locktender.testing import Overlap, eventually
@@ -142,30 +144,8 @@ def scene(cluster: Cluster, ray: RayCluster, workers: WorkerRecords) -> Iterator
     found.close()
 
 
-def test_b6_b8_workers_on_ray_are_bounded_and_drain_to_zero(
-    scene: Scene, overlap: Overlap, workers: WorkerRecords, tmp_path: Path
-):
-    latch = tmp_path / "latch"
-    scene.node(num_cpus=1)
-    scene.node(num_cpus=3)
-    server = scene.server()
-    runs = [scene.client.submit(bounded.prepared, n, str(latch)) for n in range(8)]
-    eventually(lambda: overlap.levels("work")[-1] == WORKERS, "120s", "as many as may be")
-    assert len(scene.listed()) == WORKERS
-    latch.touch()
-    assert [run.result("120s") for run in runs] == [2 * n for n in range(8)]
-    scene.drained()
-    assert Counter(overlap.labels("work")) == Counter(map(str, range(8)))
-    assert (peak(workers.spawned), overlap.peak("work")) == (WORKERS, WORKERS)
-    # and one comes back for one more
-    assert scene.client.submit(bounded.prepared, 7, "").result("120s") == 14
-    scene.drained()
-    assert server.close() == 0
-    assert scene.left() == []
-
-
 def test_the_url_is_in_the_environment_of_the_worker_alone(scene: Scene, tmp_path: Path):
-    """Not on a command line, and in no file of Ray."""
+    """Not on a command line, in no file of Ray, and not in the memory of what keeps the cluster's state."""
     (tmp_path / "url").write_text(f"postgresql://limited:{PASSWORD}@127.0.0.1:1/none")
     scene.node()
     settings = load_settings(overrides={"url": scene.cluster.url})
@@ -175,6 +155,14 @@ def test_the_url_is_in_the_environment_of_the_worker_alone(scene: Scene, tmp_pat
     assert [each for each in holders("environ") if "locktender worker" not in each] == []
     assert holders("cmdline") == []
     eventually(lambda: scene.run(workers.list())[0].state == "running", "120s", "it to be listed")
+    keepers = [
+        each
+        for each in psutil.Process(scene.ray.owner).children(recursive=True)
+        if each.name() in ("gcs_server", "raylet")
+    ]
+    assert len(keepers) == 3
+    assert [each.name() for each in keepers if b"worker-0" in memory_of(each.pid)]
+    assert [each.name() for each in keepers if PASSWORD.encode() in memory_of(each.pid)] == []
     scene.run(workers.release("worker-0"))
     eventually(lambda: scene.run(workers.list())[0].released, "120s", "it to end")
     eventually(lambda: not holders("environ"), "120s", "its process to end")
@@ -184,7 +172,41 @@ def test_the_url_is_in_the_environment_of_the_worker_alone(scene: Scene, tmp_pat
     assert [path for path in files if PASSWORD.encode() in path.read_bytes()] == []
 
 
+def test_a_cluster_that_hangs_is_asked_again(scene: Scene):
+    """A call ends with its time, and the process that made it; the next one has another."""
+    settings = load_settings(overrides={"url": scene.cluster.url})
+    slow = RayWorkers(**{**scene.options(), "timeout": "60s"})(settings)
+    quick = RayWorkers(**{**scene.options(), "timeout": "3s"})(settings)
+    assert scene.run(slow.list()) == []
+    head = psutil.Process(scene.ray.owner)
+    [gcs] = [each for each in head.children() if "gcs_server" in each.name()]
+    gcs.suspend()
+    try:
+        with pytest.raises(LocktenderError, match="failed to connect"):
+            scene.run(quick.list())
+    finally:
+        gcs.resume()
+    assert scene.run(slow.list()) == []
+    scene.run(slow.close())
+    scene.run(quick.close())
+    assert scene.left() == []
+
+
 PASSWORD = "wv8Kq2limited"
+
+
+def memory_of(pid: int) -> bytes:
+    """What a process below this one has written in its memory."""
+    found = bytearray()
+    with Path(f"/proc/{pid}/mem").open("rb") as memory:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            place, rights, *_ = line.split()
+            start, end = (int(each, 16) for each in place.split("-"))
+            if rights.startswith("rw") and end - start < 256 << 20 and "/dev/shm" not in line:
+                with suppress(OSError):
+                    memory.seek(start)
+                    found += memory.read(end - start)
+    return bytes(found)
 
 
 def holders(what: str) -> list[str]:
@@ -200,6 +222,7 @@ def holders(what: str) -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_labels_become_resources_of_the_nodes(scene: Scene):
     scene.node(num_gpus=1)
     scene.node(resources={"zone:eu": 1, "disk": 4})
@@ -212,9 +235,10 @@ def test_labels_become_resources_of_the_nodes(scene: Scene):
     large.cancel()
 
 
-def test_b9_a_node_and_a_leader_are_killed_with_busy_workers(
+def test_b6_b8_b9_workers_are_bounded_though_a_leader_and_a_node_die(
     scene: Scene, overlap: Overlap, workers: WorkerRecords, tmp_path: Path
 ):
+    """Never more than may be, no actor and no process left at the end."""
     latch = tmp_path / "latch"
     doomed = scene.node(num_cpus=1)
     scene.node(num_cpus=1)
@@ -239,8 +263,9 @@ def test_b9_a_node_and_a_leader_are_killed_with_busy_workers(
     latch.touch()
     assert [run.result("120s") for run in runs] == [2 * n for n in range(5)]
     scene.drained()
-    assert peak(workers.spawned) == WORKERS
-    assert overlap.peak("work") == WORKERS
+    assert (peak(workers.spawned), overlap.peak("work")) == (WORKERS, WORKERS)
+    again = {label for label, n in Counter(overlap.labels("work")).items() if n > 1}
+    assert len(again) == 1, "only the body on the dead node ran again"
     assert second.close() == 0
     assert scene.left() == []
 
@@ -273,6 +298,7 @@ def test_b6_a_cluster_that_vanishes_and_comes_back(
     assert scene.left() == []
 
 
+@pytest.mark.long
 def test_b6_a_worker_that_was_given_up_counts_until_it_is_gone(
     scene: Scene, workers: WorkerRecords, tmp_path: Path
 ):

@@ -27,6 +27,9 @@ ENVIRONMENT = {
     "RAY_health_check_failure_threshold": "5",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
     "RAY_DISABLE_IMPORT_WARNING": "1",
+    # No worker process before an actor needs it: there are few cores.
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
 }
 NODE: dict[str, Any] = {
     "object_store_memory": 80 << 20,
@@ -57,8 +60,9 @@ class RayCluster:
     def __exit__(self, *_: object) -> None:
         assert self._owner is not None
         self._ask("vanish")
-        assert self._owner.stdin is not None
-        self._owner.stdin.close()
+        for stream in (self._owner.stdin, self._owner.stdout):
+            assert stream is not None
+            stream.close()
         self._owner.wait(60)
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -77,6 +81,11 @@ class RayCluster:
     def vanish(self) -> None:
         """Kills every process of the cluster."""
         self._ask("vanish")
+
+    @property
+    def owner(self) -> int:
+        assert self._owner is not None
+        return self._owner.pid
 
     @property
     def port(self) -> int:

@@ -29,15 +29,17 @@ PATIENCE_MS = 60_000
 class PageServer:
     """`locktender dev` with the flows of `page_steps`."""
 
-    def __init__(self, port: int, folder: Path) -> None:
+    def __init__(self, port: int, token: str = "") -> None:
         self.origin = f"http://127.0.0.1:{port}"
-        self.folder = folder
+        self._headers = {"content-type": "application/json"}
+        if token:
+            self._headers["authorization"] = f"Bearer {token}"
 
     def ask(self, path: str, body: Any = None, method: str = "") -> Any:
         request = urllib.request.Request(
             f"{self.origin}/api/v1{path}",
             None if body is None else json.dumps(body).encode(),
-            {"content-type": "application/json"},
+            self._headers,
             method=method or ("GET" if body is None else "POST"),
         )
         try:
@@ -57,20 +59,20 @@ class PageServer:
 
 
 @contextmanager
-def page_server(folder: Path) -> Iterator[PageServer]:
+def page_server(folder: Path, *options: str, token: str = "") -> Iterator[PageServer]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "locktender", "dev", str(STEPS), "--port", str(port)],
+            [sys.executable, "-m", "locktender", "dev", str(STEPS), "--port", str(port), *options],
             cwd=folder,
             env={**environment(), "PYTHONPATH": os.pathsep.join(sys.path)},
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,
         )
-        server = PageServer(port, folder)
+        server = PageServer(port, token)
         try:
             eventually(lambda: process.poll() is None and _answers(server), timeout=60)
             yield server

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -119,6 +120,9 @@ class TaskPart(msgspec.Struct, frozen=True):
     limit: int = 50
 
 
+_number = attrgetter("id")
+
+
 class RunTasks(msgspec.Struct, frozen=True):
     """The graph of a run and some of its tasks, of one read: a run may have 100,000."""
 
@@ -147,7 +151,7 @@ async def graph_and_tasks(core: Core, run_id: str, part: TaskPart | None = None)
         found = read_graph(await core.store.graph(row.graph))
     except (msgspec.MsgspecError, UnicodeError, NotFound):
         found = Graph(row.flow, ())
-    rows = [shown_task(task) for task in await core.store.tasks(row.seq)]
+    rows = await core.store.tasks(row.seq)
     drawn = _graph(found, rows)
     counts = Counter(task.state for task in rows)
     wanted = {number for number, node in enumerate(found.nodes) if node.name == part.step}
@@ -156,7 +160,7 @@ async def graph_and_tasks(core: Core, run_id: str, part: TaskPart | None = None)
         for task in rows
         if (not part.step or task.node in wanted) and (not part.states or task.state in part.states)
     ]
-    rest.sort(key=lambda task: task.id)
+    rest.sort(key=_number)
     behind = [task for task in rest if task.id > part.after] if part.after else rest
     page = behind[: part.limit]
     failed = [task for task in rows if task.state in _FAILED][:MAX_FAILED]
@@ -170,7 +174,7 @@ async def graph_and_tasks(core: Core, run_id: str, part: TaskPart | None = None)
     def shown(tasks: Sequence[TaskRow]) -> list[TaskInfo]:
         return [
             _task(task, node_of(found.nodes, task), None, progress_of, stubborn_of)
-            for task in tasks
+            for task in map(shown_task, tasks)
         ]
 
     last = page[-1].id if len(behind) > len(page) else None

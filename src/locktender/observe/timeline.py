@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import nlargest
@@ -17,14 +17,14 @@ from typing import Final, Literal
 
 import msgspec
 
-from locktender.base.events import unpack
+from locktender.base.events import NOBODY, EventRow, unpack
 from locktender.base.graph import Graph, needs_of
 from locktender.base.model import RunRow
 from locktender.base.states import OUTBOX_RUNS, TERMINAL_RUNS
 from locktender.observe.blame import graph_of, history_rows, instant_of, read_times
 from locktender.observe.holders import OWN_GATES, HolderNames, LostTo, Samples, charged
 from locktender.observe.run_times import BACK_OFF, HAND_OFF, LOST, OFFER, WORK, RunTimes
-from locktender.observe.timeline_spans import Bins, SlimHistory, TaskSpan, slim_history
+from locktender.observe.timeline_spans import Bins, SlimHistory, SlimTask, TaskSpan, slim_history
 from locktender.store.protocol import Store
 
 MAX_ROWS: Final = 400
@@ -123,21 +123,12 @@ class TimelinePart:
 
 
 @dataclass(slots=True)
-class _Task:
-    id: int
-    node: int
-    index: int
-    state: str
-    critical: bool = False
-
-
-@dataclass(slots=True)
 class _Source:
     """The tasks of a run and their spans, of all or of some."""
 
     start: int
     end: int
-    tasks: dict[int, _Task]
+    tasks: dict[int, SlimTask]
     spans: Callable[[Collection[int] | None], Iterable[TaskSpan]]
     critical: Collection[int]
     """Steps on the critical path."""
@@ -149,7 +140,7 @@ async def timeline_run(store: Store, row: RunRow, part: TimelinePart | None = No
     rows = [] if row.state in OUTBOX_RUNS else await history_rows(store, row.seq)
     graph = await graph_of(store, row)
     if sum(len(each.body) for each in rows) > EXACT_BYTES:
-        now, samples = await store.now(), Samples(())
+        now, samples = await store.now(), await _samples(store, row, rows)
 
         def draw() -> DrawnTimeline:
             return drawn_quickly(slim_history(rows, graph, now), graph, part)
@@ -163,10 +154,17 @@ async def timeline_run(store: Store, row: RunRow, part: TimelinePart | None = No
     return await _named(store, row, drawn, samples)
 
 
+async def _samples(store: Store, row: RunRow, rows: Sequence[EventRow]) -> Samples:
+    """Who held which gate meanwhile. Only rows that say so are decoded: there are many."""
+    last = rows[-1].seq if row.state in TERMINAL_RUNS else None
+    common = await history_rows(store, NOBODY, rows[0].seq - 1, last)
+    return Samples(event for each in common if b'"held"' in each.body for event in unpack(each))
+
+
 def _exact(times: RunTimes) -> _Source:
     """By the rules of `blame`."""
     tasks = {
-        each.id: _Task(each.id, each.node, each.index, each.state, each.critical)
+        each.id: SlimTask(each.node, each.index, each.state, critical=each.critical)
         for each in times.tasks
     }
 
@@ -186,7 +184,7 @@ def _exact(times: RunTimes) -> _Source:
                 attempt += any(what in {WORK, LOST} for what, _ in span.pieces)
 
     if any(task is None and pieces for task, pieces in times.path):
-        tasks = {0: _Task(0, -1, -1, "", critical=True), **tasks}
+        tasks = {0: SlimTask(-1, -1, critical=True), **tasks}
     critical = {each.node for each in times.tasks if each.critical}
     return _Source(times.start, times.end, tasks, spans, critical)
 
@@ -204,10 +202,9 @@ def _of_the_run(times: RunTimes) -> Iterator[TaskSpan]:
 def _slim(history: SlimHistory, graph: Graph | None) -> _Source:
     """Of a large run. Critical are the steps that ended last, one before the other."""
     ends: dict[int, int] = {}
-    tasks: dict[int, _Task] = {}
-    for number, each in history.tasks.items():
-        tasks[number] = _Task(number, each.node, each.index, each.state)
-        ends[each.node] = max(ends.get(each.node, 0), each.end)
+    for each in history.tasks.values():
+        if each.end > ends.get(each.node, 0):
+            ends[each.node] = each.end
     critical: set[int] = set()
     node = max(ends, key=lambda each: ends[each], default=None)
     while node is not None:
@@ -216,9 +213,10 @@ def _slim(history: SlimHistory, graph: Graph | None) -> _Source:
         needs = needs_of(graph.nodes[node]) if graph is not None and known else set[int]()
         before = [each for each in sorted(needs) if each in ends and each not in critical]
         node = max(before, key=lambda each: ends[each], default=None)
-    for task in tasks.values():
-        task.critical = task.node in critical and task.index < 0
-    return _Source(history.start, history.end, tasks, history.spans, critical)
+    for task in history.tasks.values():
+        if task.index < 0:
+            task.critical = task.node in critical
+    return _Source(history.start, history.end, history.tasks, history.spans, critical)
 
 
 class Whats:
@@ -267,10 +265,13 @@ def _drawn(source: _Source, graph: Graph | None, part: TimelinePart) -> DrawnTim
     counts = Counter(task.node for task in source.tasks.values())
     many = len(source.tasks) > MAX_ROWS
     folded = {node for node, count in counts.items() if many and count > FOLD_ABOVE}
-    alone = [task for task in source.tasks.values() if task.node not in folded]
+    alone = [
+        (not task.critical, number)
+        for number, task in source.tasks.items()
+        if task.node not in folded
+    ]
     # A flow of very many plain steps: the critical ones first.
-    alone.sort(key=lambda task: (not task.critical, task.id))
-    shown = {task.id for task in alone[:MAX_ROWS]}
+    shown = {number for _, number in sorted(alone)[:MAX_ROWS]}
     first = source.start + min(part.from_us, source.end - source.start)
     last = source.end if part.until_us is None else min(source.end, source.start + part.until_us)
     bins = max(24, min(BINS, MAX_BINS // max(1, len(folded))))
@@ -293,7 +294,7 @@ def _drawn(source: _Source, graph: Graph | None, part: TimelinePart) -> DrawnTim
     for span in source.spans(slowest) if slowest else ():
         spans.setdefault(span[0], []).append(span)
     rows = [
-        _row(source.tasks[task], spans.get(task, []), names, whats, source.start)
+        _row(task, source.tasks[task], spans.get(task, []), names, whats, source.start)
         for task in sorted(shown | slowest)
     ]
     states: dict[int, Counter[str]] = {}
@@ -323,41 +324,41 @@ def _slowest(source: _Source, waited: Mapping[int, int], folded: Collection[int]
         task
         for tasks in by_node.values()
         for task in nlargest(SLOWEST, tasks, key=lambda task: (waited[task], -task))
-    } | {task.id for task in source.tasks.values() if task.critical and task.node in folded}
+    } | {number for number, task in source.tasks.items() if task.critical and task.node in folded}
 
 
 def _items(source: _Source, names: list[str], part: TimelinePart) -> DrawnTimeline:
     """Of one step, from an index on."""
     found = sorted(
-        (
-            task
-            for task in source.tasks.values()
-            if task.id and _name(task.node, names) == part.step and task.index > part.after
-        ),
-        key=lambda task: task.index,
+        (task.index, number)
+        for number, task in source.tasks.items()
+        if number and _name(task.node, names) == part.step and task.index > part.after
     )
     page = found[:PAGE_ITEMS]
     whats = Whats()
-    spans: dict[int, list[TaskSpan]] = {task.id: [] for task in page}
+    spans: dict[int, list[TaskSpan]] = {number: [] for _, number in page}
     for span in source.spans(spans.keys()) if page else ():
         task, start, end, what, _ = span
         if task in spans:
             whats.add(what, end - start)
             spans[task].append(span)
-    rows = [_row(task, spans[task.id], names, whats, source.start) for task in page]
-    more = page[-1].index if len(found) > len(page) else None
+    rows = [
+        _row(number, source.tasks[number], spans[number], names, whats, source.start)
+        for _, number in page
+    ]
+    more = page[-1][0] if len(found) > len(page) else None
     return DrawnTimeline(
         source.start, source.end, source.start, source.end, len(found), whats, rows, [], 0, more
     )
 
 
 def _row(
-    task: _Task, spans: list[TaskSpan], names: list[str], whats: Whats, start: int
+    number: int, task: SlimTask, spans: list[TaskSpan], names: list[str], whats: Whats, start: int
 ) -> TimelineRow:
     return TimelineRow(
-        name=_name(task.node, names) if task.id else "",
+        name=_name(task.node, names) if number else "",
         node=task.node,
-        task=task.id,
+        task=number,
         state=task.state,
         spans=[
             TimelineSpan(begin - start, end - start, whats.add(what, 0), attempt)

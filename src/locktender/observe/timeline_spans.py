@@ -64,6 +64,7 @@ class SlimTask:
     attempt: int = 0
     asked: _Data = _NOTHING
     """Of its last request."""
+    critical: bool = False
 
 
 @dataclass(slots=True)
@@ -199,7 +200,10 @@ class Bins:
         self._steps: dict[int, list[int]] = {}
 
     def add(self, what: int, start: int, end: int) -> None:
-        start, end = max(start, self._start), min(end, self._end)
+        if start < self._start:
+            start = self._start
+        if end > self._end:
+            end = self._end
         if end <= start:
             return
         parts = self._parts.get(what)
@@ -207,7 +211,9 @@ class Bins:
             parts = self._parts[what] = [0.0] * self._count
             self._steps[what] = [0] * (self._count + 1)
         first, last = (start - self._start) / self._width, (end - self._start) / self._width
-        one, other = min(int(first), self._count - 1), min(int(last), self._count - 1)
+        one, other = int(first), int(last)
+        if other >= self._count:  # its end is the end of the last bin
+            other = self._count - 1
         if one == other:
             parts[one] += last - first
             return

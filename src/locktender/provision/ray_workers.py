@@ -14,6 +14,7 @@ import asyncio
 import builtins
 import hashlib
 import logging
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -193,7 +194,7 @@ def actor_options(options: RayWorkers, needs: Mapping[str, str]) -> dict[str, An
     resources: dict[str, float] = dict(found.get("resources", {}))
     for label, value in needs.items():
         number = _number(value)
-        if number is not None and number <= 0:
+        if number is not None and not 0 < number < math.inf:
             return None
         if label == "gpu":
             found["num_gpus"] = 1 if number is None else number
@@ -232,7 +233,7 @@ def _number(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return int(value) if value.is_integer() else value
+    return int(value) if math.isfinite(value) and value.is_integer() else value
 
 
 def _state(each: Mapping[str, Any]) -> ProvisionedState:

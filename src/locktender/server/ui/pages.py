@@ -161,17 +161,15 @@ class View:
 
     async def hide_why(self, info: RunInfo, why: Why) -> Why:
         """Of a run that is the principal's: without names of runs that somebody else has."""
-        return await hide_why(cast("ApiCall", self), info, why)
+        return await hide_why(self._call, info, why)
 
     def hide_blame(self, blame: Blame) -> Blame:
-        return hide_blame(cast("ApiCall", self), blame)
+        return hide_blame(self._call, blame)
 
-    async def is_own(self, run_id: str) -> bool:
-        try:
-            await self.run(run_id)
-        except NotFound:
-            return False
-        return True
+    @property
+    def _call(self) -> ApiCall:
+        """The same request as the API sees it: what is hidden there is hidden here."""
+        return ApiCall(self.api, self.request, self.principal, self.core, None)
 
     async def now(self) -> datetime:
         return instant(await self.core.store.now())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
+from locktender.base.errors import NotFound
 from locktender.base.names import name as checked_name
 from locktender.client.schedules import ScheduleInfo, TickInfo
 from locktender.server.ui.pages import Dialog, Done, UiRoute, View
@@ -33,7 +34,8 @@ def when_of(info: ScheduleInfo) -> str:
 
 
 async def show_schedules(view: View) -> Response:
-    listed = await view.client.schedules.list()
+    every = await view.client.schedules.list()
+    listed = [each for each in every if view.principal.sees(each.tags)]
     found: list[ShownSchedule] = []
     for each in listed[:SCHEDULES_SHOWN]:
         info = await view.client.schedules.get(each.name)
@@ -47,8 +49,13 @@ async def show_schedules(view: View) -> Response:
     )
 
 
-def _name(view: View) -> str:
-    return checked_name(view.path("schedule"), "schedule")
+async def _schedule(view: View) -> ScheduleInfo:
+    """The one that the path names. Another's is not there."""
+    name = checked_name(view.path("schedule"), "schedule")
+    found = await view.client.schedules.get(name)
+    if not view.principal.sees(found.tags):
+        raise NotFound(f"there is no schedule {name!r}.", field="schedule", got=name)
+    return found
 
 
 def _dialog(view: View, name: str, verb: str, title: str, text: str, button: str) -> Dialog:
@@ -65,7 +72,7 @@ def _dialog(view: View, name: str, verb: str, title: str, text: str, button: str
 
 
 async def ask_pause(view: View) -> Response:
-    name = _name(view)
+    name = (await _schedule(view)).name
     text = "Ticks that pass meanwhile become no runs, and are not caught up with. Its active runs go on."
     return await view.dialog(
         _dialog(view, name, "pause", f"Pause {name}?", text, "Pause the schedule")
@@ -73,12 +80,13 @@ async def ask_pause(view: View) -> Response:
 
 
 async def pause(view: View) -> Response:
-    await view.client.schedules.pause(_name(view))
-    return await view.done(Done(f"Schedule {_name(view)} is paused."))
+    name = (await _schedule(view)).name
+    await view.client.schedules.pause(name)
+    return await view.done(Done(f"Schedule {name} is paused."))
 
 
 async def ask_resume(view: View) -> Response:
-    name = _name(view)
+    name = (await _schedule(view)).name
     text = "Its next tick becomes a run again."
     return await view.dialog(
         _dialog(view, name, "resume", f"Resume {name}?", text, "Resume the schedule")
@@ -86,19 +94,20 @@ async def ask_resume(view: View) -> Response:
 
 
 async def resume(view: View) -> Response:
-    await view.client.schedules.resume(_name(view))
-    return await view.done(Done(f"Schedule {_name(view)} goes on."))
+    name = (await _schedule(view)).name
+    await view.client.schedules.resume(name)
+    return await view.done(Done(f"Schedule {name} goes on."))
 
 
 async def ask_run(view: View) -> Response:
-    name = _name(view)
-    info = await view.client.schedules.get(name)
+    info = await _schedule(view)
+    name = info.name
     text = f"Submits a run of {info.flow} with the arguments of the schedule, beside its ticks."
     return await view.dialog(_dialog(view, name, "run", f"Run {name} now?", text, "Run now"))
 
 
 async def run_now(view: View) -> Response:
-    run = await view.client.schedules.run_now(_name(view))
+    run = await view.client.schedules.run_now((await _schedule(view)).name)
     return await view.done(Done("A run was submitted.", f"/runs/{run.id}"))
 
 

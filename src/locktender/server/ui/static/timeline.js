@@ -194,7 +194,7 @@
       context.font = "11px system-ui, sans-serif";
       context.fillStyle = colours.muted;
       context.fillText(`${row.tasks.toLocaleString("en")} items`, 12, top + 30);
-      context.fillText(`at most ${locktender.brief(Math.ceil(row.most))} at once`, 12, top + 46);
+      context.fillText(`at most ${Math.ceil(row.most).toLocaleString("en")} at once`, 12, top + 46);
     }
     context.font = "12px system-ui, sans-serif";
   };
