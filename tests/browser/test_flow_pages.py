@@ -150,14 +150,17 @@ def test_the_overview_follows_without_being_loaded_anew(browser: Browser, filled
 
         expect(page.locator(".alert", has_text="can never start")).to_be_visible()
         same_page(page)
+        filled.site.call(
+            "PUT", "/limits/max_concurrent_runs", {"value": 2}
+        )  # nothing starts in its stead
         filled.site.call("POST", f"/runs/{run}/cancel")
-        filled.site.call("PUT", "/limits/max_concurrent_runs", {"value": 2})
         filled.site.until(run, "cancelled")
         expect(page.locator(".alert", has_text="can never start")).to_have_count(0)
         same_page(page)
 
 
 def test_the_queue_says_who_is_next_and_why_it_waits(browser: Browser, filled: Filled):
+    run = filled.site.submit("ui done", {"number": 0}, priority=-5)
     with reading(browser, filled.site.origin) as page:
         page.goto("/queue")
         first = page.locator("tr[data-row]").first
@@ -165,8 +168,7 @@ def test_the_queue_says_who_is_next_and_why_it_waits(browser: Browser, filled: F
         expect(first).to_contain_text("the run queue: 2 of 2 runs execute")
         expect(first.locator(".holders a")).to_have_attribute("href", re.compile("^/runs/"))
         expect(first.locator(".step")).to_have_text("done")
-        last = page.locator("tr[data-row]").last
-        run = (last.get_attribute("id") or "")[2:]
+        expect(page.locator("tr[data-row]").last).to_have_attribute("id", f"q-{run}")
 
         page.locator(f"#q-{run} .chip.edit").click()
         confirm(page, "Set the priority", priority="900")
@@ -176,8 +178,6 @@ def test_the_queue_says_who_is_next_and_why_it_waits(browser: Browser, filled: F
         confirm(page, "Cancel the run", reason="a test")
         expect(page.locator(f"#q-{run}")).to_have_count(0)
         assert filled.site.state(run) == "cancelled"
-        filled.site.submit("ui done", {"number": 0}, key="again", tags={"n": "again"})
-        expect(page.locator("tr[data-row]")).to_have_count(30)
 
 
 def test_names_are_shown_as_text(browser: Browser, filled: Filled):
@@ -186,7 +186,7 @@ def test_names_are_shown_as_text(browser: Browser, filled: Filled):
         expect(page.locator("tr[data-row]").first).to_be_visible()
         shown = page.locator(".tag", has_text="note").locator("b").all_inner_texts()
         texts = [each.partition("\u202e")[0] for each in PAYLOADS]
-        assert len(set(NAMES) & set(shown)) >= len(PAYLOADS) - 1  # another test cancels one of them
+        assert set(NAMES) <= set(shown)
         page.goto("/runs?status=failed,timed_out")
         errors = page.locator(".error-text").all_inner_texts()
         for each in texts:

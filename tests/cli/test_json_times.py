@@ -19,7 +19,7 @@ from locktender.cli.answers import as_json
 from locktender.cli.main import app, register_all
 from locktender.testing import eventually
 
-SERVE = {"dev", "demo", "server", "worker", "completion"}
+SERVE = {"dev", "demo", "server", "worker", "completion", "db grant-worker", "db grant-submit"}
 """They go on, or answer with no times: tests of their own start them."""
 WORD = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d\S*")
 ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")

@@ -162,7 +162,9 @@ def names_of(tenant: Tenant) -> list[str]:
 
 
 def filled(route: ApiRoute, ids: dict[str, str]) -> str:
-    return re.sub(r"{(\w+)}", lambda found: ids[found[1]].replace(" ", "%20"), route.path)
+    return re.sub(
+        r"{(\w+)}", lambda found: ids.get(found[1], "globe").replace(" ", "%20"), route.path
+    )
 
 
 BODIES: dict[str, object] = {

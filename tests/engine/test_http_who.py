@@ -20,6 +20,7 @@ from locktender.testing import check_history
 
 NOT_AN_OPERATORS = {
     "submit_run", "submit_runs", "run_schedule", "send_event", "send_to_topic", "answer_wait",
+    "keep_event_reader", "forget_event_reader",
 }  # fmt: skip
 """What a client does, not an operator: their runs and events carry what they were submitted with."""
 
@@ -118,10 +119,15 @@ async def _drains(asked: Asked) -> None:
 async def _change(asked: Asked, name: str) -> None:
     schedule = {"flow": "who one", "cron": "0 3 * * *"}
     match name:
-        case "cancel_run" | "cancel_runs" | "pause_run" | "resume_run":
+        case (
+            "cancel_run" | "cancel_runs" | "pause_run" | "pause_runs" | "resume_run" | "resume_runs"
+        ):
             run = await asked.submit("who waits")
-            if name == "cancel_runs":
-                await asked.send("POST", "/runs/cancel", {"flow": "who waits"})
+            if name == "resume_runs":
+                await (await asked.client.runs.get(run)).pause()
+            if name.endswith("_runs"):
+                verb = name.removesuffix("_runs")
+                await asked.send("POST", f"/runs/{verb}", {"ids": [run]})
             elif name == "resume_run":
                 await (await asked.client.runs.get(run)).pause()
                 await asked.send("POST", f"/runs/{run}/resume")
@@ -135,11 +141,15 @@ async def _change(asked: Asked, name: str) -> None:
                 await asked.send("POST", f"/runs/{run}/retry")
             else:
                 await asked.send("POST", "/runs/retry", {"ids": [run]})
-        case "set_priority" | "cancel_queued":
+        case "clear_cache":
+            await asked.send("POST", "/cache/clear", {})
+        case "set_priority" | "set_priorities" | "cancel_queued":
             await asked.client.limits.pause("max_concurrent_runs")
             run = await asked.submit("who one")
             if name == "set_priority":
                 await asked.send("PUT", f"/runs/{run}/priority", {"priority": 7})
+            elif name == "set_priorities":
+                await asked.send("POST", "/queue/priority", {"ids": [run], "priority": 7})
             else:
                 await asked.send("POST", "/queue/cancel", {"ids": [run]})
         case "pause_flow" | "resume_flow":
@@ -207,7 +217,7 @@ async def test_every_change_by_an_operator_is_recorded_with_the_name_of_the_toke
             await until(recorded, f"{name} by {who}")
         except AssertionError:
             missing.append(name)
-        if name in ("set_priority", "cancel_queued"):
+        if name in ("set_priority", "set_priorities", "cancel_queued"):
             await asked.client.limits.resume("max_concurrent_runs")
         if name == "pause_flow":
             await asked.client.flows.resume("who one")

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from tests.support.cli_harness import environment
+from tests.support.leases import KEPT
 
 from locktender.testing import eventually
 
@@ -91,8 +92,14 @@ def site(folder: Path, *options: str) -> Iterator[Site]:
     found = Site(f"http://127.0.0.1:{port}", folder)
     command = [sys.executable, "-m", "locktender", "dev", str(STEPS), "--port", str(port), *options]
     with (folder / "server.log").open("wb") as log:
+        kept = {f"LOCKTENDER_{name.upper()}": str(value) for name, value in KEPT.items()}
         process = subprocess.Popen(
-            command, cwd=folder, env=environment(), stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            command,
+            cwd=folder,
+            env={**environment(), **kept},
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
         )
         try:
             eventually(lambda: _answers(found, process), timeout=120)

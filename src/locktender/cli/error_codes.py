@@ -20,6 +20,11 @@ def _texts(*rows: tuple[str, str, str]) -> dict[str, CodeText]:
 
 ERRORS: Final[dict[str, CodeText]] = _texts(
     (
+        "access_refused",
+        "A server refused the request: no token or an unknown one (401), or one that may not do this (403).",
+        "Give a token: `connect(url, token=…)` or `LOCKTENDER_TOKEN`; `locktender tokens list` shows scopes.",
+    ),
+    (
         "admission_rejected",
         "A ceiling is reached (`max_active`, `max_waiting`, a tag's), or a mailbox is full. Nothing was stored.",
         "Submit again after `retry_after` seconds (`Retry-After` over HTTP), or raise the limit.",

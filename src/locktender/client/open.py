@@ -238,7 +238,7 @@ def embedded_async(
 def connect_async(
     url: Url | None = None, *, token: str | None = None, ca: Url | None = None
 ) -> Opening:
-    """`connect()` on the caller's event loop: `await` it, or use `async with connect_async() as client:`."""
+    """`connect()` on the caller's event loop, with the same options: `await` it, or use `async with`."""
     access = _access(token, ca)
     return Opening(lambda: (settings_for(url, {}), None), engine=False, access=access)
 
