@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -129,7 +129,7 @@ async def show_runs(view: View) -> Response:
         first=address("/runs", **given) if view.query("before") else "",
         can_retry=_can(wanted, RETRIED),
         can_cancel=_can(wanted, ACTIVE),
-        can_move=wanted.states is not None and "queued" in wanted.states,
+        can_move=wanted.states == ["queued"] and bool(wanted.flow or wanted.tags),
     )
 
 
@@ -233,15 +233,22 @@ async def _bulk(
     shown = f"more than {number:,} runs" if more else plural(number, "run")
     if not number:
         raise InvalidInput(f"no run with {wanted.text()} can be changed so.", field="status")
-    cli = ["queue", "reprioritise", "10"] if verb == "reprioritise" else ["runs", verb]
+    cli = view.cli("runs", verb, *wanted.options())
+    curl = view.curl("POST", f"/runs/{verb}", wanted.body())
+    if (
+        verb == "reprioritise"
+    ):  # of queued runs alone: no state is named, and by HTTP it is one run at a time
+        only = replace(wanted, status="")
+        cli = view.cli("queue", "reprioritise", "10", *only.options())
+        curl = view.curl("PUT", "/runs/ID/priority", {"priority": 10})
     return await view.dialog(
         Dialog(
             f"{verb.capitalize()} {shown}?",
             text,
             f"{verb.capitalize()} {shown}",
             f"/runs/-/{verb}",
-            view.cli(*cli, *wanted.options()),
-            view.curl("POST", f"/runs/{verb}", wanted.body()),
+            cli,
+            curl,
             danger=danger,
             fields=fields,
             hidden=wanted.fields(),
