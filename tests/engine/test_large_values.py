@@ -78,6 +78,9 @@ def test_a_value_that_a_worker_cannot_get_holds_the_run(tmp_path: Path, spoilt: 
         eventually(lambda: run.status() == RunState.HELD, "60s", "it to be held")
         says = "no blob" if spoilt == "missing" else "other content"
         assert says in run.why().text()
+        eventually(
+            lambda: "running" not in str([task.state for task in run.tasks()]), "60s", "its end"
+        )
         path.write_bytes(right)
         run.retry()
         assert run.result("60s") == SIZE

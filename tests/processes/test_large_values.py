@@ -39,6 +39,7 @@ def test_a_value_missing_at_a_worker_holds_the_run(
     eventually(lambda: run.status() == RunState.HELD, "60s", "it to be held")
     assert "no blob" in run.why().text()
     assert client.submit(flows.whole, 10).result("60s") == "x" * 10
+    eventually(lambda: "running" not in str([task.state for task in run.tasks()]), "60s", "its end")
     path.write_bytes(right)
     run.retry()
     assert run.result("60s") == SIZE
