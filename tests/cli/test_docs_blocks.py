@@ -135,7 +135,8 @@ class Typed:
         # `curl` waits for a server that is starting, as a reader does; packages are there.
         head = (
             "set -euo pipefail\n"
-            'curl() { command curl --retry 60 --retry-connrefused --retry-delay 1 --retry-max-time 100 "$@"; }\n'
+            'curl() { for _ in $(seq 400); do local code=0; command curl "$@" || code=$?;\n'
+            " [ $code = 7 ] || return $code; sleep 0.25; done; return 7; }\n"  # 7: nobody listens yet
             "pip() { :; }\n"
         )
         return head + "".join(
