@@ -67,6 +67,8 @@ def test_times_of_every_command_have_one_form(engine: Client, url: Path, tmp_pat
         "schedules set": ["schedules", "set", "daily", flows.beside.name, "--args", '{"x": 1}',
                           "--every", "24h"],
         "schedules delete": ["schedules", "delete", "daily"],
+        "tokens create": ["tokens", "create", "ann", "--scope", "read"],
+        "tokens revoke": ["tokens", "revoke", "ann"],
         "events follow": ["events", "--run", ended.id, "--follow"],
         "db prune": ["db", "prune", "--older-than", "1d", "--dry-run"],
         "db copy": ["db", "copy", str(url), str(tmp_path / "copy.db")],

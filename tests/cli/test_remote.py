@@ -25,7 +25,7 @@ def price(item: str) -> int:
     return len(item)
 
 
-@flow(name="bill")
+@flow(name="remote-bill")
 def bill(items: list[str]) -> list[int]:
     return price.map(items)
 
@@ -47,7 +47,7 @@ READS = [
     "runs logs RUN", "queue list", "queue list --json", "why QUEUED", "blame RUN", "pools list", "pools info db",
     "limits list", "limits list --json", "limits history", "limits cost", "workers list", "schedules list",
     "schedules show nightly", "waiting", "events --limit 5", "events RUN", "events RUN --follow --json",
-    "flows list", "cache list", "tokens list", "runs list --flow bill --limit 1",
+    "flows list", "cache list", "tokens list", "runs list --flow remote-bill --limit 1",
 ]  # fmt: skip
 """What both answer the same, but for how long ago something was."""
 TIMES = re.compile(
@@ -100,8 +100,8 @@ def test_a_server_carries_out_what_a_command_changes(engine: Client, tmp_path: P
         change("pools", "set", "db", "3")
         change("pools", "pause", "db")
         assert engine.pools.get("db").paused
-        change("flows", "pause", "bill")
-        assert [each.name for each in engine.flows.paused()] == ["bill"]
+        change("flows", "pause", "remote-bill")
+        assert [each.name for each in engine.flows.paused()] == ["remote-bill"]
         assert change("events", "--consumer", "billing", "--json")
         assert [each.name for each in engine.events.readers()] == ["billing"]
 

@@ -263,7 +263,7 @@ def test_what_is_not_there_is_said_as_json(lone: Cluster):
     assert missing.status == 404
     assert missing.data["code"] == "not_found"
     assert missing.data["field"] == "path"
-    assert "/api/v1/demand" in missing.data["hint"]
+    assert "/api/v1/runs" in missing.data["hint"]
     assert ask(port, "/health/").status == 404
     for method in ("POST", "DELETE"):
         wrong = ask(port, "/health", method)

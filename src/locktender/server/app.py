@@ -63,7 +63,8 @@ def refusing(
     paths: list[str], page: Callable[[Request], Response] | None = None
 ) -> Callable[[Request, Exception], Response]:
     """The answer to an unknown path; `paths` are the known ones, `page` is for a browser."""
-    plain = sorted((path for path in paths if "{" not in path), key=len)[:MOST_NAMED]
+    named = (path for path in paths if not any(part in path for part in ("{", "/-/", "/ui/")))
+    plain = sorted(named, key=len)[:MOST_NAMED]
     more = f" and {len(paths) - len(plain)} more" * (len(paths) > len(plain))
     hint = f"There is: {', '.join(plain)}{more}."
 

@@ -242,7 +242,7 @@ class UiRoute:
     scope: Scope = "read"
 
 
-OWN = ("/runs", "/queue", "/search", "/inbox")
+OWN = ("/runs", "/queue", "/search", "/inbox", "/schedules")
 """Pages that show a token bound to tags only what is its own."""
 NUMBERS = frozenset({"/", "/pools", "/pools/{pool}", "/limits"})
 """Pages that show it shared things, without names of others."""
