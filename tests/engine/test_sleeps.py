@@ -26,9 +26,9 @@ from locktender import (
 from locktender.observe.checkpoint import audit
 from locktender.store.open import settings_for, store_for
 from locktender.store.postgres.server_clock import ServerClock
-from locktender.testing import check_history, eventually
+from locktender.testing import VirtualClock, check_history, eventually
 
-pytest_plugins = ["locktender.testing.postgres"]
+pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 TIMEOUT = "60s"
 CLEANED: list[int] = []
 WAITED_ONCE = ["queued", "running", "waiting", "queued", "running", "succeeded"]
@@ -176,6 +176,14 @@ def test_a_run_is_woken_once_where_the_reckoned_time_lags(
         assert [run.result(TIMEOUT) for run in runs] == [0, 4, 8, 12, 16]
         assert [states(run) for run in runs] == [WAITED_ONCE] * 5
     check_history(postgres_url)
+
+
+def test_a_sleep_is_over_at_the_instant_it_ends(engine_clock: VirtualClock, engine: Client):
+    """Time that stands still then: nothing moves it one microsecond on."""
+    run = engine.submit(asleep, 1)
+    eventually(lambda: run.status() is RunState.WAITING, 60)
+    engine_clock.move("1h")
+    assert run.result(TIMEOUT) == 2
 
 
 def test_g5_a_run_that_sleeps_gives_back_its_place(client: Client):

@@ -159,8 +159,9 @@ class Lifecycle:
         """To the gates, at once or when its back-off is over; the clocks of waiting run from here."""
         self.ledger.now = now
         if entry.spec.wait is not None:
-            # Not over in this cycle: its row may be new with it.
-            self.timers.set(max(entry.not_before, now + 1), "sleep", entry.id, entry.not_before)
+            # One that begins now is not over in this cycle: its row is new with it.
+            first = now + 1 if entry.requested_at >= now else now
+            self.timers.set(max(entry.not_before, first), "sleep", entry.id, entry.not_before)
             self.asleep[entry.run.seq] = self.maybe_waiting[entry.run.seq] = entry.run
             self.mail.want(entry)
             return
