@@ -15,7 +15,7 @@ from tests.support.postgres_proxy import Proxy
 
 from locktender.base.changes import End, Order, TaskRow
 from locktender.base.clock import MILLISECOND, SECOND
-from locktender.base.errors import DataRefused, SchemaTooNew, StoreBusy, StoreError
+from locktender.base.errors import DataRefused, RoleRefused, SchemaTooNew, StoreBusy, StoreError
 from locktender.base.ids import task_id
 from locktender.store.postgres import PostgresStore, faults, opening
 from locktender.store.postgres import store as stores
@@ -372,7 +372,7 @@ async def test_refusals_say_what_to_do_next(
         (asyncpg.QueryCanceledError("statement timeout"), StoreBusy, "timed out"),
         (asyncpg.DeadlockDetectedError("no"), StoreBusy, "repeat"),
         (asyncpg.ReadOnlySQLTransactionError("no"), StoreError, "primary"),
-        (asyncpg.InsufficientPrivilegeError("no"), StoreError, "right"),
+        (asyncpg.InsufficientPrivilegeError("no"), RoleRefused, "right"),
         (TimeoutError(), StoreBusy, "in time"),
         (asyncpg.DataError("odd"), DataRefused, "odd"),
         (asyncpg.CardinalityViolationError("a second time"), DataRefused, "a second time"),
