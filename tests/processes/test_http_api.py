@@ -85,7 +85,9 @@ def test_a_flow_whose_code_is_elsewhere_is_submitted_by_name(cluster: Cluster):
     accepted = ask(server, "/runs", BILL)
     assert accepted.status == 202
     run = accepted.data["id"]
-    assert result_of(server, run) == {"run": run, "state": "succeeded", "result": 16}
+    told = result_of(server, run)
+    assert told.pop("returned_by")["flow"] == "shop bill"
+    assert told == {"run": run, "state": "succeeded", "result": 16}
     info = ask(server, f"/runs/{run}").data
     assert (info["tags"], info["priority"]) == ({"team": "shop"}, 4)
     nodes = ask(server, f"/runs/{run}/graph").data["nodes"]
