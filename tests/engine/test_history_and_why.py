@@ -90,10 +90,10 @@ def test_e6_every_other_change_has_an_event_too(
         run.cancel("enough")
         assert run.wait(TIMEOUT) == RunState.CANCELLED
 
-    ended = [(event.subject, event.before, event.after) for event in running.events()][-4:]
+    ended = [(event.subject, event.before, event.after) for event in running.events()][-5:]
     assert ended[0] == ("task", "scheduled", "running")
     assert sorted(ended[1:]) == [
-        ("run", "cancelling", "cancelled"), ("run", "running", "cancelling"),
+        ("request", "", "ordered"), ("run", "cancelling", "cancelled"), ("run", "running", "cancelling"),
         ("task", "running", "cancelled"),
     ]  # fmt: skip
     assert ("task", "requested", "cancelled") in [
