@@ -339,6 +339,35 @@ async def test_its_tags_are_added_and_others_refused(two: Two):
     assert len(set(made)) == 2
 
 
+@pytest.mark.parametrize(
+    ("theirs", "mine", "key"),
+    [
+        ({"tenant": "a:b"}, {"tenant": "a"}, "b:k"),
+        ({"tenant": "a", "kind": "b"}, {"kind": "b,tenant=a"}, "k"),
+        ({"tenant": "a:b"}, {"tenant": "a%3Ab"}, "k"),
+    ],
+)
+async def test_no_key_of_a_tenant_is_that_of_another(
+    two: Two, theirs: dict[str, str], mine: dict[str, str], key: str
+):
+    """Whatever a tag contains that a key can contain too."""
+    made = [
+        await two.client.tokens.create(name, ["submit"], tags=tags)
+        for name, tags in {
+            "theirs": theirs,
+            "the same": dict(reversed(theirs.items())),
+            "mine": mine,
+        }.items()
+    ]
+    other, same, own = (two.acme._replace(token=each.token) for each in made)
+    run_id = await other.submit("tenants tell", key="k")
+    assert await same.submit("tenants tell", key="k") == run_id
+    assert await own.submit("tenants tell", key=key) != run_id
+    await own.submit("tenants tell", key=key, on_duplicate="replace")
+    info = await (await two.client.runs.get(run_id)).info()
+    assert info.state == "queued"
+
+
 async def test_changes_of_many_reach_only_ones_own(two: Two):
     cancelled = (await two.acme.send("POST", "/runs/cancel", {"flow": "tenants tell"})).data["ids"]
     assert cancelled == [two.acme.ids["queued"]]

@@ -267,6 +267,13 @@ def test_tls_is_verified_by_the_authority_that_is_given(
             connect(https, ca=tmp_path / "nothing.pem")
 
 
+def test_a_server_without_tls_is_said_at_once(tmp_path: Path):
+    with transports.server(tmp_path / "locktender.db") as url:
+        with pytest.raises(InvalidInput, match="answers without TLS") as caught:
+            connect(url.replace("http://", "https://"))
+        assert "--tls-cert" in (caught.value.hint or "")
+
+
 def port_in(url: str) -> int:
     return urlsplit(url).port or 0
 

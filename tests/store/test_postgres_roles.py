@@ -238,9 +238,41 @@ async def test_functions_are_given_by_name(postgres_url: str, role: str):
         )
         unsafe = await raw.fetch(
             "SELECT proname FROM pg_proc WHERE pronamespace = 'locktender'::regnamespace AND prosecdef"
-            " AND NOT coalesce(proconfig, '{}') @> '{search_path=pg_catalog}'"
+            " AND NOT coalesce(proconfig, '{}') @> ARRAY['search_path=pg_catalog, pg_temp']"
         )
         assert unsafe == []
+
+
+SHADOWS = (
+    """CREATE FUNCTION pg_temp.called() RETURNS oid LANGUAGE plpgsql AS $$ BEGIN
+        INSERT INTO pg_temp.callers VALUES (current_user);
+        RETURN 1;
+    END $$""",
+    "CREATE TEMP TABLE callers (who text)",
+    "GRANT ALL ON callers TO PUBLIC",
+    "CREATE TEMP VIEW pg_class AS SELECT c.oid, pg_temp.called() AS relnamespace FROM pg_catalog.pg_class c",
+    "CREATE TEMP VIEW pg_namespace AS SELECT pg_temp.called() AS oid, 'x' AS nspname",
+    "CREATE TEMP VIEW outbox AS SELECT pg_temp.called() AS id",
+    "CREATE TEMP VIEW schedule AS SELECT pg_temp.called() AS name",
+)
+"""What a role can make in its own session: names that a function of the owner might find first."""
+
+
+async def test_nothing_that_a_caller_made_runs_with_the_rights_of_the_owner(
+    postgres_url: str, role: str
+):
+    place, url = PostgresPlace(postgres_url), as_role(postgres_url, role)
+    await place.grant("worker", role, revokes=False)
+    await place.grant("submit", role, revokes=False)
+    async with connected(url) as raw:
+        for statement in SHADOWS:
+            await raw.execute(statement)
+        await raw.execute("SET search_path = pg_temp, pg_catalog")
+        await raw.execute("SELECT locktender.submit_run($1, 'x', true)", "a" * 26)
+        await raw.execute(
+            "SELECT locktender.declare_schedule('s', 1, NULL, 'x', 'x', 1, NULL, 'x', '')"
+        )
+        assert await raw.fetch("SELECT who FROM pg_temp.callers") == []
 
 
 async def test_a_submitter_reaches_no_table(postgres_url: str, role: str):

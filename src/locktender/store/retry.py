@@ -23,6 +23,8 @@ AWAY_SECONDS = 15.0
 """How long a client retries, from the first failure on: a database restarts or fails over in that time."""
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 1.0
+SAID_EVERY = 30
+"""How many tries with the same error are one line of the log."""
 
 
 async def retry_while_away(
@@ -39,6 +41,7 @@ async def retry_while_away(
     `may_retry` is asked before each pause and may raise an error of its own.
     """
     pause = first_pause_seconds
+    said, tries = "", 0
     while True:
         try:
             return await verb()
@@ -47,7 +50,10 @@ async def retry_while_away(
         except StoreError as error:
             if not may_retry(error):
                 raise
-            log.warning("%s failed, retrying: %s", what, error)
+            tries += 1
+            if str(error) != said or tries % SAID_EVERY == 0:
+                said = str(error)
+                log.warning("%s failed, retrying: %s", what, error)
         await asyncio.sleep(pause)
         pause = min(2 * pause, longest_pause_seconds)
 

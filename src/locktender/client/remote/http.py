@@ -210,6 +210,13 @@ class HttpServer:
                 field="url",
                 hint="Give the certificate of its authority: connect(url, ca=FILE), or SSL_CERT_FILE.",
             )
+        if "WRONG_VERSION_NUMBER" in str(error):
+            return InvalidInput(
+                f"{self.url} answers without TLS.",
+                field="url",
+                got=self.url,
+                hint="Start the server with --tls-cert and --tls-key; on this machine use http://.",
+            )
         return StoreUnreachable(
             f"nothing answers at {self.url}: {_said(error)}.",
             field="url",

@@ -212,6 +212,8 @@ def as_query(request: Request, kind: type[B]) -> B:
 
 _AT = re.compile(r"(?s)(.*?)(?: - at `(?:key in )?\$([^`]*)`)?")
 _NAMED = re.compile(r"`([^`]*)`")
+_BOUND = re.compile(r"Expected `(\w+)` (of length )?([<>]=) (\d+)(?:\.0)?")
+_COUNTED = {"str": "characters", "array": "items", "object": "entries"}
 _SPOKEN = {
     "int": "a whole number",
     "float": "a number",
@@ -253,7 +255,28 @@ def _wrong_field(message: str, value: Any, kind: Any) -> InvalidInput:
             got=part,
             hint=nearest(part, allowed),
         )
+    if (bound := _BOUND.fullmatch(said)) is not None:
+        kind_of, counted, sign, number = bound.groups()
+        most = f"at {'most' if sign == '<=' else 'least'} {int(number):,}"
+        if not counted:
+            return InvalidInput(f"{field} must be {most}.", field=field, got=part)
+        if number == "1" and sign == ">=":
+            return InvalidInput(f"{field} must not be empty.", field=field, got=part)
+        return InvalidInput(
+            f"{field} must have {most} {_COUNTED[kind_of]}.", field=field, got=_length(part)
+        )
+    if "matching regex" in said:
+        return InvalidInput(
+            f"{field} is not written as it must be.",
+            field=field,
+            got=part,
+            hint="/api/docs shows how.",
+        )
     return InvalidInput(f"{field}: {said}.", field=field, got=part)
+
+
+def _length(value: Any) -> Any:
+    return len(value) if hasattr(value, "__len__") else value
 
 
 def _follow(value: Any, kind: Any, path: str) -> tuple[Any, Any, str]:

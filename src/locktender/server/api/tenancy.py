@@ -69,7 +69,15 @@ def own_key(principal: Principal, key: str | None) -> str | None:
     """A key of one tenant is not that of another: it stands behind the tags."""
     if key is None or not principal.tags:
         return key
-    return f"{','.join(f'{name}={value}' for name, value in principal.tags.items())}:{key}"
+    # A tenant chooses its key: without this, that of `a` for `b:c` would be that of `a:b` for `c`.
+    tags = (f"{_marked(name)}={_marked(value)}" for name, value in sorted(principal.tags.items()))
+    return f"{','.join(tags)}:{key}"
+
+
+def _marked(text: str) -> str:
+    for each in "%:,=":
+        text = text.replace(each, f"%{ord(each):02X}")
+    return text
 
 
 async def hide_why(call: ApiCall, info: RunInfo, why: Why) -> Why:

@@ -372,8 +372,10 @@ CREATE INDEX outbox_open ON locktender.outbox (n) WHERE answer IS NULL;
 CREATE INDEX outbox_answered ON locktender.outbox (answered_at) WHERE answer IS NOT NULL;
 
 -- The one way into the outbox. It runs with the rights of the schema's owner: who may call it needs no other.
+-- pg_temp is named, last: else PostgreSQL looks there first, and a temporary view `pg_class` of the caller would
+-- run the caller's code with the owner's rights.
 CREATE FUNCTION locktender.submit_run(run_id text, run_body bytea, tell boolean DEFAULT true) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF run_id !~ '^[0-9a-z]{26}$' THEN
         RAISE EXCEPTION 'locktender: % is no id of a run', left(quote_literal(run_id), 60) USING ERRCODE = '22023';
@@ -464,7 +466,7 @@ CREATE INDEX idempotency_at ON locktender.idempotency (at);
 CREATE FUNCTION locktender.declare_schedule(
     given text, new_version bigint, due bigint, spec bytea, new_state bytea, changed_at bigint, was bytea, becomes bytea,
     why text
-) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF new_state IS NULL THEN
         DELETE FROM locktender.schedule s WHERE s.name = given AND s.live IS NULL;
