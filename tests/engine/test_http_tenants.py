@@ -256,6 +256,23 @@ async def test_no_page_names_the_other_tenant_or_changes_what_all_share(two: Two
                 assert name not in answer.text, (path, name)
 
 
+@pytest.mark.parametrize("verb", ["cancel", "retry", "reprioritise"])
+async def test_a_form_for_many_runs_says_which(two: Two, verb: str):
+    """The tags of a tenant's token are no filter: all its runs would be meant."""
+    form = {
+        "authorization": f"Bearer {two.acme.token}",
+        "content-type": "application/x-www-form-urlencoded",
+    }
+    path = f"/runs/-/{verb}"
+    assert (await fetch(two.acme.port, path, "POST", b"priority=7", form)).status == 422
+    if verb == "reprioritise":
+        ended = await fetch(two.acme.port, path, "POST", b"priority=7&status=failed", form)
+        assert ended.status == 422, "runs that ended have no place to change"
+    queued = await two.client.runs.get(two.acme.ids["queued"])
+    assert (await queued.info()).state == "queued"
+    assert [each.run.priority for each in await two.client.queue.list()] == [0, 0]
+
+
 async def test_what_is_waited_for_is_shown_as_numbers(two: Two):
     own = two.acme
     whole = await two.client.runs.get(own.ids["holds"])

@@ -295,6 +295,9 @@ async def ask_move_all(view: View) -> Response:
 async def move_all(view: View) -> Response:
     wanted = RunsFilter.of(view.sent)
     tags = view.own(wanted.pairs)
+    _named(wanted)
+    if wanted.states and RunState.QUEUED not in wanted.states:
+        raise InvalidInput("only queued runs have a place to change.", field="status")
     text = view.sent("priority")
     priority: Any = int(text) if text.removeprefix("-").isdecimal() and len(text) < 12 else text
     asked = await view.client.queue.reprioritise(
