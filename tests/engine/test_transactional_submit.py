@@ -119,6 +119,10 @@ async def test_a_refused_one_is_rejected_with_its_reason(client: AsyncClient, po
         assert await run.status() == RunState.REJECTED
         assert "ceiling max_active" in str((await run.info()).error)
         assert "ceiling max_active" in (await run.why()).note
+        listed = await client.runs.list("rejected", flow="outbox doubled")
+        assert [(each.id, each.state) for each in listed] == [(run.id, RunState.REJECTED)]
+        assert await client.runs.list(["rejected", "failed"], tags={"tenant": "other"}) == []
+        assert run.id not in [each.id for each in await client.runs.list()]
         await client.limits.set_max_active(10)
         await client.limits.resume()
         other = await client.submit(doubled, 1, connection=raw)

@@ -9,14 +9,16 @@ import msgspec
 from locktender.base.errors import InvalidInput, LocktenderError, NotFound
 from locktender.base.ids import RunId
 from locktender.base.model import Failure, RunRow
-from locktender.base.states import RunState
+from locktender.base.states import OUTBOX_RUNS, RunState
 from locktender.client.refusals import refusal
 from locktender.store.outbox import unpack_answer, unpack_run
-from locktender.store.protocol import OutboxAnswer, OutboxEntry, Store, Submitted
+from locktender.store.protocol import OutboxAnswer, OutboxEntry, RunFilter, Store, Submitted
 
 if TYPE_CHECKING:
     from locktender.observe.why import Why
 
+MOST_LISTED = 10_000
+"""Submissions that a list looks through."""
 _INSTEAD = frozenset({"attached", "finished"})
 """Outcomes by which another run stands for this one."""
 
@@ -34,6 +36,23 @@ async def find_row(store: Store, run_id: str) -> RunRow | None:
     if answer is not None and answer.submitted is not None and _stands_for(answer.submitted):
         return await store.run(answer.submitted.id)
     return _row(entry, answer)
+
+
+async def outbox_runs(store: Store, where: RunFilter) -> list[RunRow]:
+    """Submissions that are no runs, of the states, tags and flow that are asked for, the newest first."""
+    wanted = OUTBOX_RUNS.intersection(where.states or ())
+    if not wanted or where.before is not None or not await store.outbox_used():
+        return []
+    found: list[RunRow] = []
+    for entry in await store.outbox_newest(MOST_LISTED):
+        answer = None if entry.answer is None else unpack_answer(entry.answer)
+        if answer is not None and answer.submitted is not None and _stands_for(answer.submitted):
+            continue
+        row = _row(entry, answer)
+        fits = where.flow in (None, row.flow) and where.tags.items() <= row.tags.items()
+        if row.state in wanted and fits:
+            found.append(row)
+    return found[: where.limit]
 
 
 async def rejection(store: Store, run_id: str) -> LocktenderError:

@@ -23,6 +23,7 @@ from locktender.client.bulk import (
     needs_filter,
 )
 from locktender.client.core import Core
+from locktender.client.outbox_rows import outbox_runs
 from locktender.client.pauses import pause_runs, resume_runs
 from locktender.client.retrying import retry_runs, retry_slices
 from locktender.client.run import AsyncRun
@@ -63,7 +64,8 @@ class AsyncRuns:
     ) -> list[RunInfo]:
         """The newest runs that match, newest first.
 
-        status  a state or several: "failed", "queued" …
+        status  a state or several: "failed", "queued" … Submissions in a transaction of an application that are no
+                runs (*submitted*, *rejected*) are listed where they are asked for, before the others
         tags    runs with all of these tags
         flow    the flow's name
         limit   1 to 100,000; default 100
@@ -75,7 +77,9 @@ class AsyncRuns:
             where = msgspec.structs.replace(
                 where, before=names.count(before, "before", maximum=MAX_RUNS)
             )
-        return [RunInfo.of(row) for row in await self._core.store.runs(where)]
+        apart = await outbox_runs(self._core.store, where)
+        rows = [*apart, *await self._core.store.runs(where)][: where.limit]
+        return [RunInfo.of(row) for row in rows]
 
     async def get(self, run: str) -> AsyncRun[Any]:
         """A run by its whole id. Raises `NotFound`."""

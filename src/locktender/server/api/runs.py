@@ -166,7 +166,9 @@ async def list_runs(call: ApiCall) -> Reply:
     flow = None if query.flow is UNSET else query.flow
     found = await call.client.runs.list(status, call.only(tags), flow, query.limit + 1, before)
     page = found[: query.limit]
-    following = str(page[-1].number) if len(found) > len(page) else None
+    # A submission that is no run has no number: behind a page of those there is none.
+    more = len(found) > len(page) and page[-1].number
+    following = str(page[-1].number) if more else None
     return Reply(RunPage(call.shown(page, lambda run: run.tags), following))
 
 

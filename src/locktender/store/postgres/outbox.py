@@ -32,6 +32,9 @@ class PostgresOutbox(Outbox):
     async def outbox(self, limit: int) -> list[OutboxEntry]:
         return await self._look(lambda tx: _entries(tx, "outbox_open", limit))
 
+    async def outbox_newest(self, limit: int) -> list[OutboxEntry]:
+        return await self._look(lambda tx: _entries(tx, "outbox_newest", limit))
+
     async def outbox_entry(self, run_id: str) -> OutboxEntry | None:
         found = await self._look(lambda tx: _entries(tx, "outbox_get", run_id))
         return found[0] if found else None

@@ -57,6 +57,10 @@ class Outbox(StoreBase, Protocol):
         """The first entries that have no answer."""
         ...
 
+    async def outbox_newest(self, limit: int) -> list[OutboxEntry]:
+        """Entries with and without an answer, the newest first."""
+        ...
+
     async def outbox_entry(self, run_id: str) -> OutboxEntry | None: ...
 
     async def outbox_used(self) -> bool:

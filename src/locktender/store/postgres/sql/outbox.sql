@@ -6,6 +6,10 @@ SELECT n, id, at, body, answer, answered_at FROM locktender.outbox WHERE answer 
 -- One submission.
 SELECT n, id, at, body, answer, answered_at FROM locktender.outbox WHERE id = $1
 
+-- name: outbox_newest
+-- Submissions that are no runs, the newest first.
+SELECT n, id, at, body, answer, answered_at FROM locktender.outbox ORDER BY n DESC LIMIT $1
+
 -- name: outbox_used
 -- Whether any application ever submitted so. A sequence is never set back.
 SELECT 1 FROM locktender.outbox_n_seq WHERE is_called

@@ -6,6 +6,10 @@ SELECT n, id, at, body, answer, answered_at FROM outbox WHERE answer IS NULL ORD
 -- One submission.
 SELECT n, id, at, body, answer, answered_at FROM outbox WHERE id = ?
 
+-- name: outbox_newest
+-- Submissions that are no runs, the newest first.
+SELECT n, id, at, body, answer, answered_at FROM outbox ORDER BY n DESC LIMIT ?
+
 -- name: outbox_used
 -- Whether there is anything to take up.
 SELECT 1 FROM outbox LIMIT 1
