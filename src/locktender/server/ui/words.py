@@ -13,7 +13,7 @@ from locktender.base.names import without_controls
 SHORT_ID = 12
 """Characters of a run's id that are shown."""
 FAMILIES: dict[str, tuple[str, str]] = {
-    "runs": ("run places", "runs"),
+    "runs": ("the run queue", "runs"),
     "tag": ("tag limits", "tag"),
     "pool": ("pools", "pool reserved"),
     "rate": ("rates", "rate throttle"),
@@ -34,8 +34,8 @@ def gate_family(gate: str) -> str:
     return _FAMILY_OF.get(kind) or _FAMILY_OF.get(kind.partition("-")[0], "other")
 
 
-_GATE_TEXTS = {
-    "runs": "run places",
+GATE_TEXTS = {
+    "runs": "the run queue",
     "tag": "tag {}",
     "pool": "pool {}",
     "reserved": "slots kept in {}",
@@ -50,12 +50,13 @@ _GATE_TEXTS = {
     "key": "another run of its key",
     "time": "a time",
 }
+"""Kind of a gate → what it is called, `{}` for its name; the run queue as `why` calls it."""
 
 
 def gate_text(gate: str) -> str:
     """`tag:tenant=*acme` → tag tenant=acme."""
     kind, _, name = gate.partition(":")
-    return _GATE_TEXTS.get(kind, gate).format(name.replace("=*", "=")).strip()
+    return GATE_TEXTS.get(kind, gate).format(name.replace("=*", "=")).strip()
 
 
 def duration(value: timedelta | float | None) -> str:
