@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -389,6 +390,20 @@ def test_the_queue_is_read_page_by_page(browser: Browser, filled: Filled):
         page.get_by_role("link", name="First page").click()
         expect(page.locator("tr[data-row] td").first).to_have_text("1")
     filled.site.call("POST", "/runs/cancel", {"tags": {"page": "2"}})
+
+
+def test_an_empty_overview_names_the_command_to_type_next(browser: Browser, tmp_path: Path):
+    with site(tmp_path) as found, reading(browser, found.origin, viewport=PHONE) as page:
+        page.goto("/")
+        said = page.locator(".empty .command code").first.inner_text()
+        program, verb, name = shlex.split(said)
+        assert (program, verb) == ("locktender", "submit")
+        names = [each["name"] for each in found.call("GET", "/flows")["flows"]]
+        assert name in names
+        page.goto("/inbox")
+        here = page.locator(".side nav [aria-current]")
+        expect(here).to_have_text("Inbox")
+        expect(here).to_be_in_viewport(ratio=1)
 
 
 def test_an_unknown_page_helps(browser: Browser, filled: Filled):

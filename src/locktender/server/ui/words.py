@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -164,6 +165,11 @@ def segment(text: str) -> str:
     return quote(text, safe="")
 
 
+def shell(text: str) -> str:
+    """One word of a command."""
+    return shlex.quote(text)
+
+
 def tag_text(tags: Mapping[str, Any]) -> str:
     return ",".join(f"{key}={value}" for key, value in tags.items())
 
@@ -182,6 +188,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "flow_name": flow_name,
     "clean": clean,
     "segment": segment,
+    "shell": shell,
     "tag_text": tag_text,
     "gate_family": gate_family,
     "gate_text": gate_text,
