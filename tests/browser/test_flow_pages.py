@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
+from tests.steps.ui_steps import LONG, MARKUP
 from tests.support.browsing import PHONE, Site, chromium, reading, serious, site
 from tests.support.cli_harness import locktender
 
@@ -70,6 +72,10 @@ class Filled(NamedTuple):
     waiter: str
     queued: list[str]
     latch: Path
+    logged: str
+    """It has logged every payload."""
+    long: str
+    """Its flow and its key have long names."""
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +87,12 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def filled(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
     folder = tmp_path_factory.mktemp("ui")
-    with site(folder) as found:
+    with site(folder, "--label", f"note={MARKUP}") as found:
         latch = folder / "latch"
+        logged = found.submit(f"ui {MARKUP}", {"texts": PAYLOADS})
+        long = found.submit(LONG, {"number": 1}, key="k" * 150)
+        found.until(logged, "succeeded")
+        found.until(long, "succeeded")
         failed = found.submit_all("ui fail", [{"args": {"text": each}} for each in PAYLOADS])
         found.submit("ui done", {"number": 1})
         for each in failed:
@@ -100,7 +110,7 @@ def filled(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             ],
         )  # fmt: skip
         eventually(lambda: len(found.call("GET", "/queue?limit=100")["queue"]) == len(queued))
-        yield Filled(found, holder, waiter, queued, latch)
+        yield Filled(found, holder, waiter, queued, latch, logged, long)
 
 
 def marked(page: Page) -> None:
@@ -131,8 +141,10 @@ def test_the_overview_shows_where_work_is_held(browser: Browser, filled: Filled)
 
         expect(page).to_have_title("Overview · Locktender")
         expect(page.locator(".canal .chamber").first).to_contain_text("30 runs")
-        expect(page.locator(".bottleneck")).to_contain_text("run places: 30 runs, 2 of 2 taken")
+        expect(page.locator(".bottleneck")).to_contain_text("the run queue: 30 runs, 2 of 2 taken")
         expect(page.locator("table").first).to_contain_text("pool ui db")
+        shut = page.locator(".sluice.full")
+        expect(shut).to_have_text([re.compile("the run queue"), re.compile("slots and workers")])
         expect(page.locator(".uplot canvas")).to_have_count(2)
         expect(page.get_by_text("Failed lately")).to_be_visible()
 
@@ -192,13 +204,28 @@ def test_names_are_shown_as_text(browser: Browser, filled: Filled):
         for each in texts:
             assert any(each in error for error in errors), each
         page.goto("/runs?status=queued&group=gate")
-        expect(page.locator("tr.group").first).to_contain_text("run places")
+        expect(page.locator("tr.group").first).to_contain_text("the run queue")
         for each in PAYLOADS[:3]:
             page.goto("/")
             page.locator("#search").fill(each)
             page.keyboard.press("Enter")
             expect(page.locator("h1").first).to_be_visible()
             assert page.locator("main script").count() == 0
+
+
+def test_logs_values_flow_names_and_labels_are_shown_as_text(browser: Browser, filled: Filled):
+    shown = [each.replace("\u202e", "") for each in PAYLOADS]
+    with reading(browser, filled.site.origin) as page:
+        page.goto(f"/runs/{filled.logged}?tab=logs")
+        expect(page.locator("h1")).to_contain_text(MARKUP)
+        expect(page.locator(".logs .text")).to_have_text(shown)
+        page.goto(f"/runs/{filled.logged}?tab=values")
+        expect(page.locator(".json").first).to_contain_text("<script>window.xss=1</script>")
+        page.goto("/workers")
+        expect(page.locator("main")).to_contain_text(MARKUP)
+        page.goto("/runs?status=succeeded")
+        expect(page.locator("td.flow", has_text=MARKUP)).to_have_count(1)
+        assert page.locator("main img, main script").count() == 0
 
 
 def test_runs_are_filtered_searched_and_changed_together(browser: Browser, filled: Filled):
@@ -323,7 +350,7 @@ def test_pages_have_no_serious_fault_for_readers(browser: Browser, filled: Fille
 
 def test_pages_fit_a_phone(browser: Browser, filled: Filled):
     with reading(browser, filled.site.origin, viewport=PHONE) as page:
-        for path in PAGES:
+        for path in (*PAGES, f"/runs/{filled.long}"):
             page.goto(path)
             expect(page.locator("h1").first).to_be_visible()
             assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
@@ -363,6 +390,20 @@ def test_the_queue_is_read_page_by_page(browser: Browser, filled: Filled):
         page.get_by_role("link", name="First page").click()
         expect(page.locator("tr[data-row] td").first).to_have_text("1")
     filled.site.call("POST", "/runs/cancel", {"tags": {"page": "2"}})
+
+
+def test_an_empty_overview_names_the_command_to_type_next(browser: Browser, tmp_path: Path):
+    with site(tmp_path) as found, reading(browser, found.origin, viewport=PHONE) as page:
+        page.goto("/")
+        said = page.locator(".empty .command code").first.inner_text()
+        program, verb, name = shlex.split(said)
+        assert (program, verb) == ("locktender", "submit")
+        names = [each["name"] for each in found.call("GET", "/flows")["flows"]]
+        assert name in names
+        page.goto("/inbox")
+        here = page.locator(".side nav [aria-current]")
+        expect(here).to_have_text("Inbox")
+        expect(here).to_be_in_viewport(ratio=1)
 
 
 def test_an_unknown_page_helps(browser: Browser, filled: Filled):

@@ -70,7 +70,7 @@ def test_a_run_that_waits_names_its_holder_and_goes_on_live(
         expect(page.locator('.node[data-step="cleaned"]')).to_have_class(re.compile("n-requested"))
         expect(page.locator(".tag b").first).to_have_text(NAME)
         expect(page.locator("#timeline")).to_have_attribute("data-ready", re.compile("."))
-        expect(page.locator("#timeline-legend")).to_contain_text("pool:page db")
+        expect(page.locator("#timeline-legend")).to_contain_text("pool page db")
         page.evaluate("window.marked = true")
 
         first.touch()

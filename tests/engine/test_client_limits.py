@@ -27,7 +27,7 @@ def _gate() -> Iterator[None]:
 def test_a_pool_shows_what_was_set_and_what_is_used(engine: Client):
     engine.pools.set("db", limit=4, lease="90s", rate="100/1m", burst=20)
     pool = engine.pools.get("db")
-    assert (pool.limit, pool.lease, pool.rate, pool.burst) == (4, 90.0, "100/1m00s", 20)
+    assert (pool.limit, pool.lease, pool.rate, pool.burst) == (4, 90.0, "100/min", 20)
     assert (pool.used, pool.waiting, pool.paused, pool.source) == (0, 0, False, "live")
     # what is not given stays; None takes it away
     engine.pools.set("db", 2)
@@ -228,4 +228,4 @@ def test_pausing_and_resuming_a_key_keeps_its_limit(engine: Client):
     assert not engine.pools.get("api[*]").paused
     engine.pools.resume("api[acme]")
     acme = engine.pools.get("api[acme]")
-    assert (acme.limit, acme.rate, acme.burst, acme.paused) == (2, "10/1s", 4, False)
+    assert (acme.limit, acme.rate, acme.burst, acme.paused) == (2, "10/s", 4, False)

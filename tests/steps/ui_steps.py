@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 
 from locktender import flow, step
+
+MARKUP = "<img src=x onerror=window.xss=1>"
+LONG = "ui " + "reconciliation-of-every-ledger-" * 4
+log = logging.getLogger("ui")
 
 
 @step(pool="ui db")
@@ -47,4 +52,21 @@ def fail(text: str) -> None:
 
 @flow(name="ui done")
 def quick(number: int) -> int:
+    return done(number)
+
+
+@step
+async def said(texts: list[str]) -> list[str]:
+    for each in texts:
+        log.warning("%s", each)
+    return texts
+
+
+@flow(name=f"ui {MARKUP}")
+def logged(texts: list[str]) -> list[str]:
+    return said(texts)
+
+
+@flow(name=LONG)
+def long_name(number: int) -> int:
     return done(number)

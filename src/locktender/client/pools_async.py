@@ -232,8 +232,12 @@ def _source(row: LimitRow) -> str:
     return "declared" if row.live is None else "live"
 
 
+_PERIODS = {1_000_000: "s", 60_000_000: "min", 3_600_000_000: "h", 86_400_000_000: "d"}
+
+
 def spoken_rate(rate: Rate) -> str:
-    return f"{rate.count}/{spoken(rate.per_us)}"
+    """As it is given: `60/min`, `100/10s`."""
+    return f"{rate.count}/{_PERIODS.get(rate.per_us) or spoken(rate.per_us)}"
 
 
 def _info(

@@ -179,6 +179,9 @@ def _bands(gates: list[GateCount]) -> list[Band]:
     return found
 
 
+_SLOTS_AND_WORKERS = frozenset({"pool", "rate", "worker", "paused"})
+
+
 def canal(work: ActiveWork, found: RunRates) -> Canal:
     opened = work.opened
     runs = [each for each in work.gates if each.what == "run"]
@@ -199,10 +202,14 @@ def canal(work: ActiveWork, found: RunRates) -> Canal:
             "Running", 652, 130, work.running, "task", address("/runs", status="running"), [], "runs-now",
         ),
     ]  # fmt: skip
+    # One full pool shuts it, also where others are free: something is held back there now.
+    shut = any(each.waiting and gate_family(each.gate) in _SLOTS_AND_WORKERS for each in tasks)
     gates = [
         _gate(117, "admitted", opened.active, work.max_active),
-        _gate(377, "run places", work.places, work.max_runs),
-        CanalGate(637, "slots and workers", plural(work.workers, "worker"), not work.workers),
+        _gate(377, "the run queue", work.places, work.max_runs),
+        CanalGate(
+            637, "slots and workers", plural(work.workers, "worker"), not work.workers or shut
+        ),
     ]
     said = (
         f"{found.submitted:g} runs a minute submitted, {opened.queued} queued, {waiting} tasks wait,"

@@ -45,6 +45,8 @@ async def show_overview(view: View) -> Response:
     found = rates(work.traffic.lately, work.now)
     waiting = [each for each in work.gates if each.gate and each.waiting]
     waiting.sort(key=lambda each: -each.waiting)
+    idle = not work.traffic.lately and not work.opened.active
+    empty = idle and not await view.core.store.runs(RunFilter(limit=1))
     return await view.page(
         "overview.html",
         canal=canal(work, found),
@@ -56,7 +58,8 @@ async def show_overview(view: View) -> Response:
         failed=[RunInfo.of(row) for row in failed],
         work=work,
         oldest=instant(work.opened.oldest_at) if work.opened.oldest_at else None,
-        empty=not work.traffic.lately and not work.opened.active,
+        empty=empty,
+        flows=[each.name for each in await view.client.flows.list()][:1] if empty else [],
     )
 
 

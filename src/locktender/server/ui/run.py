@@ -29,7 +29,7 @@ from locktender.server.api.reading import number
 from locktender.server.api.routing import conflict
 from locktender.server.ui.graph_svg import svg
 from locktender.server.ui.pages import HEADERS, Dialog, Done, FormField, UiRoute, View
-from locktender.server.ui.words import FAMILIES
+from locktender.server.ui.words import FAMILIES, GATE_TEXTS, gate_text
 
 TABS = {
     "": "Overview",
@@ -149,6 +149,7 @@ async def show_run(view: View) -> Response:
     values = {**defaults, **values, "info": info, "tab": tab, "why": why, "tasks": tasks}
     values |= {
         "families": KINDS,
+        "gate_texts": GATE_TEXTS,
         "origin": origin(view),
         "tabs": TABS,
         "groups": GROUPS,
@@ -198,7 +199,9 @@ def slot_line(event: EventInfo) -> SlotLine:
     if event.slot == "claimed":
         parts.append(f"on {data.get('worker', '')}, waited {spoken(int(data.get('waited_us', 0)))}")
     if data.get("waits") and not event.slot:
-        waits = ", ".join(f"{each} {spoken(int(us))}" for each, us in data["waits"].items())
+        waits = ", ".join(
+            f"{gate_text(each)} {spoken(int(us))}" for each, us in data["waits"].items()
+        )
         parts.append(f"waited: {waits}")
     if data.get("reason"):
         parts.append(str(data["reason"]))

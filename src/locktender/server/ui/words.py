@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,7 +14,7 @@ from locktender.base.names import without_controls
 SHORT_ID = 12
 """Characters of a run's id that are shown."""
 FAMILIES: dict[str, tuple[str, str]] = {
-    "runs": ("run places", "runs"),
+    "runs": ("the run queue", "runs"),
     "tag": ("tag limits", "tag"),
     "pool": ("pools", "pool reserved"),
     "rate": ("rates", "rate throttle"),
@@ -34,8 +35,8 @@ def gate_family(gate: str) -> str:
     return _FAMILY_OF.get(kind) or _FAMILY_OF.get(kind.partition("-")[0], "other")
 
 
-_GATE_TEXTS = {
-    "runs": "run places",
+GATE_TEXTS = {
+    "runs": "the run queue",
     "tag": "tag {}",
     "pool": "pool {}",
     "reserved": "slots kept in {}",
@@ -50,12 +51,13 @@ _GATE_TEXTS = {
     "key": "another run of its key",
     "time": "a time",
 }
+"""Kind of a gate → what it is called, `{}` for its name; the run queue as `why` calls it."""
 
 
 def gate_text(gate: str) -> str:
     """`tag:tenant=*acme` → tag tenant=acme."""
     kind, _, name = gate.partition(":")
-    return _GATE_TEXTS.get(kind, gate).format(name.replace("=*", "=")).strip()
+    return GATE_TEXTS.get(kind, gate).format(name.replace("=*", "=")).strip()
 
 
 def duration(value: timedelta | float | None) -> str:
@@ -163,6 +165,11 @@ def segment(text: str) -> str:
     return quote(text, safe="")
 
 
+def shell(text: str) -> str:
+    """One word of a command."""
+    return shlex.quote(text)
+
+
 def tag_text(tags: Mapping[str, Any]) -> str:
     return ",".join(f"{key}={value}" for key, value in tags.items())
 
@@ -181,6 +188,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "flow_name": flow_name,
     "clean": clean,
     "segment": segment,
+    "shell": shell,
     "tag_text": tag_text,
     "gate_family": gate_family,
     "gate_text": gate_text,

@@ -231,6 +231,11 @@
   tick();
   setInterval(tick, 1000);
   drawAll();
+  // On a phone the tab or page that is shown may lie beyond the edge of its row.
+  for (const each of document.querySelectorAll(".tabs [aria-current], .side nav [aria-current]")) {
+    const row = each.parentElement, box = each.getBoundingClientRect(), edge = row.getBoundingClientRect();
+    if (box.right > edge.right) row.scrollLeft += box.right - edge.right + 24;
+  }
   follow();
   globalThis.locktender = { tick, spoken, brief };
 })();

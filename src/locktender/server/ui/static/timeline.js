@@ -6,7 +6,7 @@
   const said = document.getElementById("timeline-said");
   const legend = document.getElementById("timeline-legend");
   const tableBox = document.getElementById("timeline-table");
-  const FAMILY = JSON.parse(host.dataset.families);
+  const FAMILY = JSON.parse(host.dataset.families), GATES = JSON.parse(host.dataset.gates);
   const AXIS = 24, LANE = 13, ROW = 22, FOLD = 96, MIN_US = 50;
   const canvas = document.createElement("canvas");
   const space = document.createElement("div");
@@ -26,12 +26,19 @@
     const kind = gate.split(/[: ]/)[0];
     return FAMILY[kind] || FAMILY[kind.split("-")[0]] || "other";
   };
+  // As the server's `gate_text` says it.
+  const gateText = (gate) => {
+    const at = gate.indexOf(":"), kind = at < 0 ? gate : gate.slice(0, at), name = at < 0 ? "" : gate.slice(at + 1);
+    return Object.hasOwn(GATES, kind) ? GATES[kind].replace("{}", () => name.replaceAll("=*", "=")).trim() : gate;
+  };
   const time = (us) => {
     if (us < 1000) return `${Math.round(us)}µs`;
     if (us < 1e6) return `${+(us / 1000).toPrecision(3)}ms`;
     if (us < 6e7) return `${+(us / 1e6).toPrecision(3)}s`;
     return locktender.spoken(us / 1e6);
   };
+  // Of the bins, which are averages: what runs and what waits apart, for only what runs is bounded by limits.
+  const peaks = (row) => `up to ${Math.ceil(row.run - 1e-6).toLocaleString("en")} run, ${Math.ceil(row.wait - 1e-6).toLocaleString("en")} wait`;
   const nameOf = (row) => row.task === 0 ? "the run" : row.index === undefined ? row.name : `${row.name}[${row.index}]`;
 
   // -- colours and patterns ---------------------------------------------------------------------
@@ -98,11 +105,13 @@
     for (const row of rows) {
       row.top = top;
       if (row.series) {
-        row.most = 0;
+        row.most = row.run = row.wait = 0;
         for (let bin = 0; bin < data.bins; bin += 1) {
-          let sum = 0;
-          for (const values of Object.values(row.series)) sum += values[bin];
-          row.most = Math.max(row.most, sum);
+          let run = 0, wait = 0;
+          for (const [what, values] of Object.entries(row.series)) if (data.whats[what].kind === "work") run += values[bin]; else wait += values[bin];
+          row.most = Math.max(row.most, run + wait);
+          row.run = Math.max(row.run, run);
+          row.wait = Math.max(row.wait, wait);
         }
         row.height = FOLD;
       } else {
@@ -194,7 +203,7 @@
       context.font = "11px system-ui, sans-serif";
       context.fillStyle = colours.muted;
       context.fillText(`${row.tasks.toLocaleString("en")} items`, 12, top + 30);
-      context.fillText(`at most ${Math.ceil(row.most).toLocaleString("en")} at once`, 12, top + 46);
+      context.fillText(peaks(row), 12, top + 46);
     }
     context.font = "12px system-ui, sans-serif";
   };
@@ -304,7 +313,7 @@
   };
   const words = (what) => what.kind === "work" ? "running" : what.kind === "hand-off" ? "hand-off between leader and worker"
     : what.kind === "back-off" ? "back-off before the next try" : what.kind === "lost" ? "an attempt that was lost with its worker"
-      : what.kind === "sleep" ? (what.name === "time" ? "asleep" : `waiting for ${what.name.replace(":", " ")}`) : `waiting for ${what.name.replace(":", " ")}`;
+      : what.kind === "sleep" ? (what.name === "time" ? "asleep" : `waiting for ${gateText(what.name)}`) : `waiting for ${gateText(what.name)}`;
 
   // -- moving -----------------------------------------------------------------------------------
   const clamp = () => {
@@ -402,7 +411,7 @@
     for (const span of row.spans || []) sums.set(span[2], (sums.get(span[2]) || 0) + span[1] - span[0]);
     return [...sums].sort((a, b) => b[1] - a[1]).map(([what, us]) => `${words(data.whats[what])} ${time(us)}`);
   };
-  const summary = (row) => row.series ? `${row.name}: ${row.tasks} items, at most ${Math.ceil(row.most)} at once`
+  const summary = (row) => row.series ? `${row.name}: ${row.tasks} items, ${peaks(row)}`
     : `${nameOf(row)}: ${spent(row).join(", ")}`;
   const fillTable = () => {
     const table = make("table"), head = make("tr");
@@ -413,7 +422,7 @@
       if (row.series) {
         name.append(link(`/runs/${data.run}?tab=tasks&step=${encodeURIComponent(row.name)}`, row.name));
         const states = Object.entries(row.states).map(([state, count]) => `${count.toLocaleString("en")} ${state}`).join(", ");
-        line.append(name, make("td", states), make("td"), make("td"), make("td", `${row.tasks.toLocaleString("en")} items, at most ${Math.ceil(row.most)} at once`));
+        line.append(name, make("td", states), make("td"), make("td"), make("td", `${row.tasks.toLocaleString("en")} items, ${peaks(row)}`));
       } else {
         name.append(row.task ? link(`/runs/${data.run}/tasks/${row.task}`, nameOf(row)) : "the run");
         const first = row.spans[0]?.[0] ?? 0, last = row.spans.at(-1)?.[1] ?? 0;
@@ -431,7 +440,7 @@
     const parts = data.whats.map((what, number) => ({ what, number })).sort((a, b) => b.what.us - a.what.us).map(({ what, number }) => {
       const item = make("span"), swatch = make("i", undefined, patterns[number].solid ? "swatch solid" : patterns[number].family ? `swatch g-${patterns[number].family}` : "swatch hand");
       swatch.style.setProperty("--g", patterns[number].colour);
-      item.append(swatch, `${what.kind === "work" ? "running" : what.name} `, make("b", time(what.us)));
+      item.append(swatch, `${what.kind === "work" ? "running" : gateText(what.name)} `, make("b", time(what.us)));
       return item;
     });
     if (rows.some((row) => row.critical)) {
