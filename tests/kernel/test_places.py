@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from tests.support.worlds import graph, items, numbers, runs_at_once, settle, step, world
 
 from locktender.base.clock import MILLISECOND, SECOND
@@ -68,6 +69,23 @@ def test_f2_without_any_worker_the_others_stay_queued():
     sim.run(until=sim.now + SECOND)
     assert ended(sim, "plain") == 1
     assert used(sim) == 0
+
+
+def test_f2_while_every_worker_drains_the_others_stay_queued():
+    """Ctrl-C of the only process: its queue must not become runs that execute without a place."""
+    sim = world(workers=0, rules=TWO, took=10 * SECOND)
+    sim.add_worker("last")
+    for _ in range(6):
+        sim.submit(then({}, {}))
+    sim.run(until=sim.now + SECOND)
+    workers = sim.model.workers
+    workers["last"] = msgspec.structs.replace(workers["last"], draining=True)
+    sim.run(until=sim.now + 15 * SECOND)  # what ran may have ended: their second steps wait
+    queued = [run for run in sim.model.runs.values() if run.state == "queued"]
+    assert (len(queued), places(sim)) == (4, [])
+    sim.add_worker("next")
+    settle(sim)
+    assert ended(sim, "0-0") == 6
 
 
 def test_f2_a_tags_limit_is_not_used_up_either():

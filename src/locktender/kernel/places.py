@@ -6,8 +6,8 @@ gates again, with its first age and priority, before anything of it starts. Unti
 
 A paused run gives its place back as soon as nothing of it is in flight, and passes its gates again when resumed.
 
-While no worker lives at all, nobody could use the place: runs keep theirs, and the others stay queued, which costs
-neither rows nor memory.
+While no worker lives at all, or all of them drain, nobody could use the place: runs keep theirs, and the others
+stay queued, which costs neither rows nor memory.
 
 Runs are looked at only when something of theirs changed while some gate of workers fits nobody.
 """
@@ -43,7 +43,8 @@ class Places:
         """Before a decision: workers came or went since the last one."""
         ledger = self._ledger
         changed, ledger.workers.refitted = ledger.workers.refitted, []
-        first, self._anybody = not self._anybody, bool(ledger.workers.by_id)
+        takes_tasks = any(not worker.row.draining for worker in ledger.workers.by_id.values())
+        first, self._anybody = not self._anybody, takes_tasks
         first = first and self._anybody
         if not changed and not first:
             return
