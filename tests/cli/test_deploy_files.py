@@ -272,7 +272,8 @@ def test_pid_1_drains_on_sigterm_and_reaps_orphans(tmp_path: Path):
     with as_pid_1("worker", "flows.py", "--lead", "--set", "grace=60s", cwd=tmp_path) as pid:
         eventually((tmp_path / "store.db").exists, "60s")
         with connect(tmp_path / "store.db") as client:
-            eventually(client.workers.list, "60s", "the worker")
+            announced = {"flows:orphans", "flows:draining"}
+            eventually(lambda: announced <= {each.name for each in client.flows.list()}, "60s")
             assert client.submit("flows:orphans", {"n": 5}).result("90s") == 0
             run = client.submit("flows:draining", {"mark": str(mark), "latch": str(latch)})
             eventually(mark.exists, "90s", "the body")
