@@ -23,8 +23,6 @@ RUNS, ALL_RUNS = 6, 25
 """On each store."""
 TRIED: set[str] = set()
 
-ALL_TRANSPORTS = "long"
-
 
 @step(pool="db")
 async def use(item: int) -> int:
