@@ -300,7 +300,7 @@ class Leader:
             scheduler.ended(task, token, state, now, output, error, reason, local=True, value=value)
         scheduler.lifecycle.at_run = 0
         if idle:
-            await self._queue.fill(scheduler)
+            await self._queue.fill(scheduler, is_behind=self._foreign)
             await self._isolation.hold_queued(scheduler, now)
             if self._waits.has_mail(scheduler):
                 await self._waits.deliver(scheduler, now)

@@ -140,8 +140,15 @@ class QueueReader:
         """How many lanes are to be read."""
         return len(self._stale)
 
-    async def fill(self, scheduler: Scheduler) -> None:
-        """Read heads of every lane that needs some; bounded, the rest comes with the next cycle."""
+    async def fill(self, scheduler: Scheduler, *, is_behind: bool) -> None:
+        """Read heads of every lane that needs some; bounded, the rest comes with the next cycle.
+
+        `is_behind`: the history has more to tell. Runs that notifications name wait for it: one that was
+        submitted before them may stand in it.
+        """
+        named: list[int] = []
+        if not is_behind:
+            named, self._named = self._named, []
         if self._new:
             arrived, self._new = self._new[:MAX_HEADS], self._new[MAX_HEADS:]
             known, self._rows = self._rows, {}
@@ -151,8 +158,7 @@ class QueueReader:
                 for gone in set(unread).difference(row.seq for row in rows):
                     self.left(gone)
             await self._put_all(scheduler, rows)
-        if self._named:
-            named, self._named = self._named, []
+        if named:
             for row in await self._store.arrivals(named):
                 await self._put_named(scheduler, row)
         if self._stale:
