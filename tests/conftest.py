@@ -28,7 +28,9 @@ from locktender.testing.fixtures import Engines, VirtualClock
 pytest.register_assert_rewrite("locktender.testing.conformance")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    # Modules of the client's suite are run over PostgreSQL, each also alone.
+    config.pluginmanager.import_plugin("locktender.testing.postgres")
     inherited.reset()
 
 

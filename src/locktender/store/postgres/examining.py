@@ -39,6 +39,11 @@ class PostgresExamining(Examining):
     async def examine_runs(self, where: RunFilter, most: int) -> Examined[RunRow, int]:
         return await self._look(lambda tx: _runs(tx, where, most))
 
+    async def examine_ids(
+        self, wanted: Examine, prefix: str, after: str | None = None
+    ) -> Examined[RunRow, str]:
+        return await self._look(lambda tx: _ids(tx, wanted, prefix, after))
+
     async def examine_queue(
         self, wanted: Examine, after: QueuePlace | None = None
     ) -> Examined[QueueEntry, QueuePlace]:
@@ -64,6 +69,16 @@ async def _runs(tx: PostgresSession, where: RunFilter, most: int) -> Examined[Ru
     since = None if end is None else end[0]
     part = msgspec.structs.replace(where, since=since or 0)
     return runs_examined(where, await reads.runs(tx, part), since)
+
+
+async def _ids(
+    tx: PostgresSession, wanted: Examine, prefix: str, after: str | None
+) -> Examined[RunRow, str]:
+    # '!' stands before all characters of an id, and '{' behind them.
+    first, last = prefix if after is None else f"{after}!", f"{prefix}{{"
+    end = await tx.one("ids_end", first, last, wanted.most - 1)
+    rows = await tx.all("ids_part", first, last if end is None else end[0], *_condition(wanted))
+    return wanted.begun(decode.runs(rows), end)
 
 
 async def _queue(

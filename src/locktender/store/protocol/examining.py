@@ -51,6 +51,11 @@ class Examine(NamedTuple):
             return Examined(found, QueuePlace(rows[-1][0], before + rows[-1][-1]))
         return Examined(found, None if end is None else QueuePlace(end[2], before + self.most))
 
+    def begun(self, rows: list[RunRow], end: Any) -> Examined[RunRow, str]:
+        if len(rows) >= self.limit:
+            return Examined(rows, rows[-1].id)
+        return Examined(rows, None if end is None else end[0])
+
     def followed(self, rows: list[EventRow], since: int | None) -> Examined[EventRow, int]:
         return Examined(rows, rows[-1].seq if len(rows) >= self.limit else since)
 
@@ -72,6 +77,12 @@ BEHIND_ALL: Final = 2**63 - 1
 class Examining(StoreBase, Protocol):
     async def examine_runs(self, where: RunFilter, most: int) -> Examined[RunRow, int]:
         """Runs, newest first. The place is `before` of the next part. Of named states each counts for itself."""
+        ...
+
+    async def examine_ids(
+        self, wanted: Examine, prefix: str, after: str | None = None
+    ) -> Examined[RunRow, str]:
+        """Runs whose id begins so, by id."""
         ...
 
     async def examine_queue(

@@ -11,6 +11,21 @@ FROM unnest($3::text[]) s (state) CROSS JOIN LATERAL (
     ORDER BY run.state DESC, run.seq DESC LIMIT 1 OFFSET $2
 ) r
 
+-- name: ids_end
+-- The last of a part of the ids in a range.
+SELECT id FROM locktender.run WHERE id COLLATE "C" >= $1 AND id COLLATE "C" < $2
+ORDER BY id COLLATE "C" LIMIT 1 OFFSET $3
+
+-- name: ids_part
+-- Of a part of the ids in a range, runs with these tags.
+SELECT
+    r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
+    r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
+    r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error, r.trace
+FROM locktender.run r WHERE r.id COLLATE "C" >= $1 AND r.id COLLATE "C" <= $2
+    AND (CASE WHEN position($3::text IN r.tags) > 0 THEN r.tags::jsonb @> $4::text::jsonb ELSE false END)
+ORDER BY r.id COLLATE "C" LIMIT $5
+
 -- name: queue_end
 -- The last of a part of the queue.
 SELECT rank1, rank2, run FROM locktender.queue WHERE (rank1, rank2, run) > ($1, $2, $3)

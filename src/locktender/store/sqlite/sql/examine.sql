@@ -9,6 +9,25 @@ SELECT max((
 ))
 FROM json_each(?3) s
 
+-- name: ids_end
+-- The last of a part of the ids in a range.
+SELECT id FROM run WHERE id >= ?1 AND id < ?2 ORDER BY id LIMIT 1 OFFSET ?3
+
+-- name: ids_part
+-- Of a part of the ids in a range, runs with these tags.
+SELECT
+    r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
+    r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
+    r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error, r.trace
+FROM run r WHERE r.id >= ?1 AND r.id <= ?2
+    AND instr(r.tags, ?3) AND NOT EXISTS (
+        SELECT 1 FROM json_each(?4) want WHERE NOT EXISTS (
+            SELECT 1 FROM json_each(iif(json_valid(r.tags), r.tags, '{}')) have
+            WHERE have.key = want.key AND have.value = want.value
+        )
+    )
+ORDER BY r.id LIMIT ?5
+
 -- name: queue_end
 -- The last of a part of the queue.
 SELECT rank1, rank2, run FROM queue WHERE (rank1, rank2, run) > (?1, ?2, ?3)
