@@ -124,12 +124,13 @@ class HttpServer:
         query: Mapping[str, Any] | None = None,
         body: object = None,
         key: str | None = None,
+        trace: str | None = None,
         again: bool = False,
     ) -> T:
         """The answer of one request. `again`: twice is as once, so that it may be repeated; `key`: makes it so."""
-        raw = await self._repeated(
-            method, path, query, body, {} if key is None else {"idempotency-key": key}, again=again
-        )
+        given = {"idempotency-key": key, "traceparent": trace}
+        headers = {name: value for name, value in given.items() if value is not None}
+        raw = await self._repeated(method, path, query, body, headers, again=again)
         return self.read(raw, kind, field)
 
     async def do(self, method: str, path: str, *, body: object = None, again: bool = False) -> None:

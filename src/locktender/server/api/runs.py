@@ -17,7 +17,9 @@ from locktender.client.parts import MOST_EXAMINED, beginning_in_parts, runs_in_p
 from locktender.client.run import AsyncRun
 from locktender.client.runs_async import checked_beginning
 from locktender.client.submission import Submission
+from locktender.client.submit import Prepared
 from locktender.client.views import EndedRun, Requested, RunInfo
+from locktender.observe.tracing import valid_parent
 from locktender.server.api.answers import Fault, fault_of
 from locktender.server.api.bodies import (
     CancelBody,
@@ -41,8 +43,9 @@ from locktender.server.api.submitting import IdempotencyKey
 from locktender.server.api.tenancy import own_key
 
 RUNS = "/api/v1/runs"
-KEY_HEADER = {
-    "Idempotency-Key": "A repetition with the same key and body gives the same run, and submits none."
+SUBMIT_HEADERS = {
+    "Idempotency-Key": "A repetition with the same key and body gives the same run, and submits none.",
+    "traceparent": "W3C Trace Context: the spans of the run's steps belong to this trace.",
 }
 _OPTIONS = tuple(name for name in RunCall.__struct_fields__ if name != "args")
 Did = Literal["created", "attached", "skipped", "submitted", "repeated"]
@@ -102,7 +105,7 @@ async def submit_run(call: ApiCall) -> Reply:
     groups, key = call.api.groups, _idempotency(call)
     if key is not None and (run := await key.earlier(call.core)) is not None:
         return accepted(run, "repeated")
-    prepared = await groups.prepare(body.flow, [_submission(call, body)])
+    prepared = _traced(call, await groups.prepare(body.flow, [_submission(call, body)]))
     if key is not None:
         prepared = key.given_to(prepared)
     return accepted(await groups.submit(prepared[0], key))
@@ -113,7 +116,7 @@ async def submit_runs(call: ApiCall) -> Reply:
     key = _idempotency(call)
     earlier = None if key is None else await key.earlier(call.core)
     calls = [_submission(call, each) for each in body.runs]
-    prepared = await call.api.groups.prepare(body.flow, calls)
+    prepared = _traced(call, await call.api.groups.prepare(body.flow, calls))
     if key is not None:
         prepared = key.given_to(prepared)
         await call.api.groups.claim(key)
@@ -133,6 +136,17 @@ def _idempotency(call: ApiCall) -> IdempotencyKey | None:
     if given is None:
         return None
     return IdempotencyKey(given.strip(), call.principal.owner, [call.request.url.path, call.raw])
+
+
+def _traced(call: ApiCall, prepared: list[Prepared]) -> list[Prepared]:
+    """In the trace of the caller, unless this server's own tracing goes on with it."""
+    parent = valid_parent(call.request.headers.get("traceparent", ""))
+    return [
+        each
+        if parent is None or each.run.trace is not None
+        else msgspec.structs.replace(each, run=msgspec.structs.replace(each.run, trace=parent))
+        for each in prepared
+    ]
 
 
 def _submission(call: ApiCall, body: RunCall) -> Submission:
@@ -362,13 +376,13 @@ def say_which() -> InvalidInput:
 ROUTES = (
     ApiRoute(
         "POST", "/runs", "submit", submit_run, "Submit a run of a flow by its name", SubmittedRun,
-        202, RunBody, refuses=(404, 409, 413, 415, 422, 429), headers=KEY_HEADER,
+        202, RunBody, refuses=(404, 409, 413, 415, 422, 429), headers=SUBMIT_HEADERS,
         example={"flow": "build", "args": {"names": ["a", "b"]}, "tags": {"tenant": "acme"}, "priority": 5},
         tenant="own",
     ),
     ApiRoute(
         "POST", "/runs/batch", "submit", submit_runs, "Submit many runs of a flow", SubmittedRuns,
-        202, RunsBody, refuses=(404, 409, 413, 415, 422, 429), headers=KEY_HEADER,
+        202, RunsBody, refuses=(404, 409, 413, 415, 422, 429), headers=SUBMIT_HEADERS,
         example={"flow": "build", "runs": [{"args": {"names": ["a"]}}, {"args": {"names": ["b"]}, "key": "b"}]},
         tenant="own",
     ),
