@@ -76,7 +76,8 @@ class Leader:
         self._scheduler: Scheduler | None = None
         self._queue = QueueReader(store)
         self._waits = WaitingRuns(store, self._queue, metrics)
-        self._changes = ChangeReader(store, self._queue, self._waits, own, metrics)
+        self._questions = Questions(store, settings.labels, self.wake)
+        self._changes = ChangeReader(store, self._queue, self._waits, own, metrics, self._questions)
         self._isolation = Isolation(store, self._queue, own, metrics)
         self._awake = asyncio.Event()
         self._ends: list[End] = []
@@ -84,7 +85,6 @@ class Leader:
         """Ends that go with the cycle being decided."""
         self._pipeline = CommitPipeline(store, self._act, self._awake.set, metrics)
         self._outbox = OutboxMover(store, settings, self.wake)
-        self._questions = Questions(store, self.wake)
         self._foreign = True
         self._sweep_due = True
         self._closing = False
@@ -190,7 +190,7 @@ class Leader:
             log.warning("term %s of %s is over: %s", term, self.owner, error)
         finally:
             self._scheduler = None
-            self._questions.end()
+            await self._questions.end()
             self._metrics.led()
             await self._pipeline.stop()
             await end_tasks([sweeper])

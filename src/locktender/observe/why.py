@@ -32,7 +32,7 @@ from locktender.kernel.reasons import Reason, Typical
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import Until, patience
 from locktender.observe.answer import Why, why_run
-from locktender.observe.live import ask_leader, live_typical
+from locktender.observe.live import Question, ask_leader, live_typical
 from locktender.observe.rebuilt import (
     WORKER_GATE,
     provisioner_note,
@@ -120,7 +120,10 @@ async def _held(store: Store, row: RunRow, now: int) -> Why:
 
 async def _explain_task(store: Store, task: int, labels: Declared | None) -> Why:
     live = await ask_leader(
-        store, lambda lead, now: task_why(lead, task, labels, live_typical(lead), now)
+        store,
+        str(task),
+        lambda lead, now: task_why(lead, task, labels, live_typical(lead), now),
+        _read_why,
     )
     if live is not None:
         return await _noted_task(store, live)
@@ -270,7 +273,10 @@ def _reasons(
 
 async def _executing(store: Store, row: RunRow, labels: Declared | None) -> Why:
     live = await ask_leader(
-        store, lambda lead, now: run_why(lead, row, labels, live_typical(lead), now)
+        store,
+        row.id,
+        lambda lead, now: run_why(lead, row, labels, live_typical(lead), now),
+        _read_why,
     )
     if live is not None:
         return await _noted(store, live)
@@ -281,6 +287,26 @@ async def _executing(store: Store, row: RunRow, labels: Declared | None) -> Why:
         note = "It is ending." if fault is None else f"Its stored data cannot be read: {fault}"
         return why_run(row, snapshot.now, row.queued_at, note=note)
     return await _noted(store, found)
+
+
+_read_why = msgspec.json.Decoder(Why).decode
+
+
+def answer_for(subject: str, labels: Declared | None) -> Question[bytes]:
+    """What a leader answers to another process about a run's id or a task's number; empty: it does not know."""
+
+    def answer(scheduler: Scheduler, now: int) -> bytes:
+        usual = live_typical(scheduler)
+        runs = scheduler.ledger.runs.values()
+        row = next((run.row for run in runs if run.row.id == subject), None)
+        if row is not None:
+            found = run_why(scheduler, row, labels, usual, now)
+        else:
+            task = int(subject) if subject.isdecimal() else 0
+            found = task_why(scheduler, task, labels, usual, now)
+        return b"" if found is None else msgspec.json.encode(found)
+
+    return answer
 
 
 async def _noted(store: Store, why: Why) -> Why:

@@ -208,7 +208,8 @@ class Lane(Generic[W]):
         self.entries: list[tuple[tuple[int, int], int, int, W]] = []
         """By rank and id; a number tells what was removed from what came back in the same place."""
         self._added = 0
-        self._counted: tuple[tuple[object, ...], int] = ((), 0)
+        self._counted: tuple[tuple[int, int], dict[tuple[tuple[int, int], int], int]] = ((0, 0), {})
+        """How often it changed, and what was counted since: one answer asks several times."""
         self.live: dict[int, W] = {}
         self.parked_at: Gate | None = None
         self.clock: WaitClock = NO_WAIT
@@ -260,10 +261,13 @@ class Lane(Generic[W]):
 
     def before(self, rank: tuple[int, int], number: int) -> int:
         """How many of its waiters stand before this rank and id."""
-        asked = (self._added, len(self.live), rank, number)
-        if self._counted[0] != asked:
-            self._counted = asked, self._count((rank, number))
-        return self._counted[1]
+        changes = (self._added, len(self.live))
+        if self._counted[0] != changes:
+            self._counted = changes, {}
+        known, place = self._counted[1], (rank, number)
+        if place not in known:
+            known[place] = self._count(place)
+        return known[place]
 
     def _count(self, own: tuple[Any, ...]) -> int:
         # Mostly the first of a lane are asked about, and counted one by one; of others all are, in one call.

@@ -25,6 +25,8 @@ from typing import Protocol
 
 from locktender.store.protocol.base import StoreBase
 from locktender.store.protocol.leading import (
+    ANSWER_KEPT_US,
+    Answer,
     ChangeNotice,
     Committed,
     Elect,
@@ -114,6 +116,7 @@ from locktender.store.protocol.working import (
 )
 
 __all__ = [
+    "ANSWER_KEPT_US",
     "BEGINNING",
     "FORGET_KEYS_US",
     "FORGET_SESSIONS_US",
@@ -122,6 +125,7 @@ __all__ = [
     "MAX_MAIL",
     "Accept",
     "AddToken",
+    "Answer",
     "AuditState",
     "BoundCache",
     "ChangeNotice",
