@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 import pytest
 from tests.support.worlds import graph, items, needs, numbers, world
@@ -33,7 +34,7 @@ def lines_run(work: Callable[[], object]) -> int:
     """Lines of Python that it executes: the same on every machine."""
     counted = [0]
 
-    def trace(_frame: FrameType, event: str, _arg: object) -> object:
+    def trace(_frame: FrameType, event: str, _arg: object) -> Any:
         counted[0] += event == "line"
         return trace
 
