@@ -42,7 +42,9 @@ MAX_FLOWS_TIMED = 20
 
 
 MAX_PLACED = 15
-"""Runs of one list whose place in the queue is counted: some milliseconds each where the queue is long."""
+"""Runs of one list whose place in the queue is counted."""
+MAX_COUNTED_EACH = 2_000
+"""Queued runs that are counted for each of them: a millisecond."""
 
 
 async def whys_of(store: Store, rows: Sequence[RunRow]) -> dict[int, Why]:
@@ -58,7 +60,7 @@ async def whys_of(store: Store, rows: Sequence[RunRow]) -> dict[int, Why]:
     for at, row in enumerate(rows):
         counted_too = at < MAX_PLACED or view is None
         if counted_too:
-            view = await store.beside(row.seq, rebuilt.MAX_RUNS_COUNTED)
+            view = await store.beside(row.seq, MAX_COUNTED_EACH)
         if view is not None:
             scheduler = scheduler or places(view)
             rank, _ = lanes.rank(view.limits, row.priority, row.queued_at)
@@ -81,7 +83,8 @@ async def queued_whys(
     views: dict[str, QueueView] = {}
     for entry in reversed(entries):
         if entry.run.flow not in views and len(views) < MAX_FLOWS_TIMED:
-            view = await store.beside(entry.run.seq, rebuilt.MAX_RUNS_COUNTED)
+            # Who stands before each is in the list: nothing is counted.
+            view = await store.beside(entry.run.seq, 1)
             if view is not None:
                 views[entry.run.flow] = view
     if not views:

@@ -42,16 +42,17 @@ async def show_overview(view: View) -> Response:
     failed = await view.core.store.runs(
         RunFilter(states=["failed", "timed_out", "held"], limit=MOST_FAILED)
     )
-    found = rates(work.traffic.lately, work.now)
+    lately = await view.shared.lately()
+    found = rates(lately, work.now)
     waiting = [each for each in work.gates if each.gate and each.waiting]
     waiting.sort(key=lambda each: -each.waiting)
-    idle = not work.traffic.lately and not work.opened.active
+    idle = not lately and not work.opened.active
     empty = idle and not await view.core.store.runs(RunFilter(limit=1))
     return await view.page(
         "overview.html",
         canal=canal(work, found),
         rates=found,
-        series=series(work.traffic.lately, work.now),
+        series=series(lately, work.now),
         gates=[(each, gate_href(each)) for each in waiting[:MOST_GATES]],
         more_gates=len(waiting) - MOST_GATES,
         alerts=alerts[:MOST_ALERTS],

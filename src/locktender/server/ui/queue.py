@@ -12,7 +12,7 @@ from locktender.base.ids import MAX_RUNS
 from locktender.client.run_details import nodes_of
 from locktender.client.views import RunInfo, instant
 from locktender.observe.answer import Why
-from locktender.observe.rebuilt import queue_in_order
+from locktender.observe.rebuilt import places, queue_in_order
 from locktender.observe.why_queued import queued_whys
 from locktender.server.api.routing import ApiCall, conflict
 from locktender.server.ui.pages import Dialog, Done, FormField, UiRoute, View
@@ -56,7 +56,7 @@ async def show_queue(view: View) -> Response:
         rows=rows,
         opened=opened,
         oldest=instant(opened.oldest_at) if opened.oldest_at else None,
-        places=(await view.shared.work()).places,
+        places=await _places(view, entries),
         max_runs=limits.max_concurrent_runs,
         max_active=limits.max_active,
         runs_paused=limits.runs_paused,
@@ -84,6 +84,15 @@ async def _page(
     if own:
         found = [each for each in found if view.principal.sees(each.run.tags)]
     return found[:PAGE], len(found) > PAGE
+
+
+async def _places(view: View, entries: list[QueueEntry]) -> int:
+    """How many runs hold a place. Beside a queued run that is a small read, however long the queue is."""
+    for entry in entries[:1]:
+        beside = await view.core.store.beside(entry.run.seq, 1)
+        if beside is not None:
+            return places(beside).ledger.run_gate.used
+    return (await view.shared.work()).places
 
 
 async def _rows(store: Store, entries: list[QueueEntry], whys: list[Why]) -> list[QueuedRow]:
