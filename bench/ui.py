@@ -20,11 +20,13 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
@@ -33,13 +35,15 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from bench import ui_steps as steps
 from bench.cluster import cpu_seconds
 from bench.report import Figure
-from bench.sleepers import STORES, url_of
+from bench.sleepers import STORES
 from locktender import Client, RunState, Submission, connect, embedded
 from locktender.testing import eventually
+from locktender.testing.postgres_server import copy_of, server, template
 
 FINISHED, QUEUED, ITEMS, LONG = 100_000, 10_000, 100_000, 1_000_000
 BATCH = 10_000
-ROUNDS = 5
+AT_ONCE = 2_000
+ROUNDS = 3
 HOLDERS, HELD_EACH, SLOTS = 8, 20, 40
 TENANTS = 50
 REST_SECONDS = 2.0
@@ -97,7 +101,7 @@ class Served:
 def fill(url: str, sizes: Sizes) -> None:
     """The past: runs that were really done."""
     with embedded(url) as client:
-        client.limits.set_max_concurrent_runs(-1)
+        client.limits.set_max_concurrent_runs(AT_ONCE)
         client.limits.set_max_active(-1)
         for first in range(0, sizes.finished, BATCH):
             numbers = range(first, min(sizes.finished, first + BATCH))
@@ -128,6 +132,18 @@ def _process(*command: str) -> Generator[tuple[int, dict[str, Any]]]:
     finally:
         process.terminate()
         process.wait(60)
+
+
+@contextmanager
+def url_of(store: str) -> Generator[str]:
+    """A new store. Without fsync: what is measured here reads."""
+    with ExitStack() as opened:
+        if store == "sqlite":
+            folder = opened.enter_context(tempfile.TemporaryDirectory())
+            yield str(Path(folder) / "locktender.db")
+            return
+        base = opened.enter_context(server())
+        yield opened.enter_context(copy_of(base, opened.enter_context(template(base))))
 
 
 def _database(url: str) -> psutil.Process | None:

@@ -41,10 +41,8 @@ MAX_FLOWS_TIMED = 20
 """Flows whose usual durations are read for one list of the queue."""
 
 
-MAX_PLACED = 15
-"""Runs of one list whose place in the queue is counted."""
-MAX_COUNTED_EACH = 2_000
-"""Queued runs that are counted for each of them: a millisecond."""
+MAX_PLACED = 10
+"""Runs of one list whose place in the queue is counted: some milliseconds each where the queue is long."""
 
 
 async def whys_of(store: Store, rows: Sequence[RunRow]) -> dict[int, Why]:
@@ -60,7 +58,7 @@ async def whys_of(store: Store, rows: Sequence[RunRow]) -> dict[int, Why]:
     for at, row in enumerate(rows):
         counted_too = at < MAX_PLACED or view is None
         if counted_too:
-            view = await store.beside(row.seq, MAX_COUNTED_EACH)
+            view = await store.beside(row.seq, rebuilt.MAX_RUNS_COUNTED)
         if view is not None:
             scheduler = scheduler or places(view)
             rank, _ = lanes.rank(view.limits, row.priority, row.queued_at)
