@@ -42,7 +42,10 @@ def test_dev_runs_what_is_submitted_and_takes_up_changes(tmp_path: Path) -> None
         return run
 
     with started("dev", "greetings.py", "--plain", cwd=tmp_path) as dev:
-        until(lambda: "locktender dev greetings.py (hello)" in output_of(dev), "dev to start")
+        until(
+            lambda: "locktender dev greetings.py (greetings:hello)" in output_of(dev),
+            "dev to start",
+        )
         assert result_of(tmp_path, submit()) == "hello you"
 
         # a sibling changes

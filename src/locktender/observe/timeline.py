@@ -279,17 +279,30 @@ def _drawn(source: _Source, graph: Graph | None, part: TimelinePart) -> DrawnTim
     whats, waited = Whats(), dict[int, int]()
     spans: dict[int, list[TaskSpan]] = {}
     tasks = source.tasks
+    # Hundreds of thousands: what is the same for all spans of a kind is looked up once.
+    total, adding = dict[str, int](), dict[tuple[int, str], Callable[[int, int], None]]()
     for span in source.spans(None):
         task, start, end, what, _ = span
-        number = whats.add(what, end - start)
+        if what in total:
+            total[what] += end - start
+        else:
+            total[what] = end - start
+            whats.add(what, 0)
         if task in shown:
             spans.setdefault(task, []).append(span)
             continue
-        held = by_node.get(tasks[task].node)
-        if held is not None:
-            held.add(number, start, end)
-            if what != WORK and what != HAND_OFF:
-                waited[task] = waited.get(task, 0) + end - start
+        node = tasks[task].node
+        add = adding.get((node, what))
+        if add is None:
+            held = by_node.get(node)
+            if held is None:
+                continue
+            add = adding[node, what] = held.adder(whats.add(what, 0))
+        add(start, end)
+        if what != WORK and what != HAND_OFF:
+            waited[task] = waited.get(task, 0) + end - start
+    for what, us in total.items():
+        whats.add(what, us)
     slowest = _slowest(source, waited, by_node)
     for span in source.spans(slowest) if slowest else ():
         spans.setdefault(span[0], []).append(span)
