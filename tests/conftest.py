@@ -61,6 +61,14 @@ def url(tmp_path: Path, transport: str, request: pytest.FixtureRequest) -> Path:
     return tmp_path / "locktender.db"
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def store_url(tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """A new store of each kind, for tests that hold on both."""
+    if request.param == "postgres":
+        return request.getfixturevalue("postgres_url")
+    return str(tmp_path / "locktender.db")
+
+
 @pytest.fixture
 def engine_clock(
     make_engine: Engines, transport: str, request: pytest.FixtureRequest

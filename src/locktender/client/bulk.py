@@ -66,10 +66,10 @@ def filter_of(status: Any, tags: TagValues | None, flow: str | None, limit: int)
             if each not in set(RunState):
                 known = [state.value for state in RunState]
                 raise InvalidInput(
-                    f"{each!r} is not a state of a run.",
+                    f"{each!r} is not a state of a run. A run is {', '.join(known[:-1])} or {known[-1]}.",
                     field="status",
                     got=each,
-                    hint=names.did_you_mean(str(each), known),
+                    hint=names.nearest(each, known),
                 )
     if flow is not None:
         flow = names.text(flow, "flow")

@@ -57,6 +57,7 @@ from locktender.store.postgres.tokens import PostgresTokens
 from locktender.store.postgres.wake import PostgresWaiting
 from locktender.store.protocol import (
     Accept,
+    Answer,
     BoundCache,
     ChangeNotice,
     Committed,
@@ -270,6 +271,9 @@ class PostgresStore(
 
     async def take_requests(self, term: int, requests: list[int]) -> None:
         await self._lead(lambda tx: recovery.take_requests(tx, term, requests))
+
+    async def answer(self, answer: Answer) -> None:
+        await self._lead(lambda tx: recovery.answer(tx, answer))
 
     async def withdraw(self, withdraw: Withdraw) -> list[tuple[int, int]]:
         return await self._lead(lambda tx: recovery.withdraw(tx, withdraw))

@@ -35,6 +35,8 @@ from locktender.store.protocol.examining import (
     runs_examined,
 )
 from locktender.store.protocol.leading import (
+    ANSWER_KEPT_US,
+    Answer,
     ChangeNotice,
     Committed,
     Elect,
@@ -124,6 +126,7 @@ from locktender.store.protocol.working import (
 )
 
 __all__ = [
+    "ANSWER_KEPT_US",
     "BEFORE_ALL",
     "BEGINNING",
     "BEHIND_ALL",
@@ -134,6 +137,7 @@ __all__ = [
     "MAX_MAIL",
     "Accept",
     "AddToken",
+    "Answer",
     "AuditState",
     "BoundCache",
     "ChangeNotice",

@@ -267,6 +267,14 @@ class Reading(StoreBase, Protocol):
         """The one whose key begins so; two, where there are more."""
         ...
 
+    async def executing_tasks(self, most: int) -> int:
+        """How many tasks the executing runs have, ended ones included; counted up to `most`."""
+        ...
+
+    async def answer_to(self, question: str) -> bytes | None:
+        """What the leader answered to a question; None: not yet."""
+        ...
+
     async def workers(self) -> list[WorkerRow]: ...
     async def leader(self) -> str | None:
         """The current leader; None if no leader lease is alive."""

@@ -357,6 +357,13 @@ CREATE TABLE locktender.request (
     body bytea NOT NULL
 );
 
+-- What the leader answered to questions of clients. Kept for a minute; no copy has it.
+CREATE TABLE locktender.answer (
+    question text PRIMARY KEY,
+    at bigint NOT NULL,
+    body bytea NOT NULL
+);
+
 -- Runs that applications submit inside their own transactions. The leader moves each into `run`, or keeps the
 -- answer that says why not. Nothing else of ours is touched by their transaction: no other caller waits for it.
 CREATE TABLE locktender.outbox (

@@ -189,6 +189,18 @@ FROM locktender.run r JOIN locktender.task t ON t.id >= r.seq << 20 AND t.id < (
 WHERE r.state IN ('running', 'cancelling')
 ORDER BY t.id
 
+-- name: tasks_executing_count
+-- How many tasks the executing runs have, at most so many.
+SELECT count(*) FROM (
+    SELECT 1 FROM locktender.run r JOIN locktender.task t ON t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
+    WHERE r.state IN ('running', 'cancelling')
+    LIMIT $1
+) t
+
+-- name: answer_get
+-- What the leader answered.
+SELECT body FROM locktender.answer WHERE question = $1
+
 -- name: tasks_of_run
 -- All tasks of one run, by id.
 SELECT

@@ -282,6 +282,13 @@ CREATE TABLE request (
     body BLOB NOT NULL
 );
 
+-- What the leader answered to questions of clients. Kept for a minute; no copy has it.
+CREATE TABLE answer (
+    question TEXT PRIMARY KEY,
+    at INTEGER NOT NULL,
+    body BLOB NOT NULL
+) WITHOUT ROWID;
+
 -- Runs that applications submitted inside their own transactions (PostgreSQL), where a store was copied from there.
 CREATE TABLE outbox (
     id TEXT PRIMARY KEY,

@@ -195,6 +195,19 @@ WHERE r.state IN ('running', 'cancelling')
     AND t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
 ORDER BY t.id
 
+-- name: tasks_executing_count
+-- How many tasks the executing runs have, at most so many.
+SELECT count(*) FROM (
+    SELECT 1 FROM run r CROSS JOIN task t
+    WHERE r.state IN ('running', 'cancelling')
+        AND t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
+    LIMIT ?
+)
+
+-- name: answer_get
+-- What the leader answered.
+SELECT body FROM answer WHERE question = ?
+
 -- name: tasks_of_run
 -- All tasks of one run, by id.
 SELECT
