@@ -144,7 +144,7 @@ def worker_url(given: str, settings: Settings) -> str:
 
 
 def store_hash(settings: Settings) -> str:
-    """Tells the workers of one store from those of others: the same for all its leaders, whatever password they use."""
+    """Tells the workers of one store from others: the same for all its leaders, whatever password they use."""
     if "://" not in settings.url:
         text = worker_url("", settings)
     else:
