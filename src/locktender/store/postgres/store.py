@@ -41,6 +41,7 @@ from locktender.store.postgres import (
 )
 from locktender.store.postgres.composed_sql import Dialect, columns
 from locktender.store.postgres.connection import Connection
+from locktender.store.postgres.examining import PostgresExamining
 from locktender.store.postgres.listener import Listener
 from locktender.store.postgres.mailing import PostgresMailing
 from locktender.store.postgres.named_flows import PostgresNaming
@@ -103,6 +104,7 @@ class PostgresStore(
     PostgresOutbox,
     PostgresReading,
     PostgresTokens,
+    PostgresExamining,
     Store,
 ):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""

@@ -30,6 +30,8 @@ class RunFilter(msgspec.Struct, frozen=True):
     limit: int = 100
     before: int | None = None
     """Only runs with a smaller seq: the next page."""
+    since: int = 0
+    """Only runs with this seq or a larger one."""
     key: str | None = None
     """Only runs that have this key, active or not; states, tags and flow do not apply then."""
     id_prefix: str | None = None

@@ -153,6 +153,8 @@ def runs(tx: SqliteSession, where: RunFilter) -> list[RunRow]:
             where.flow,
             decode.encode_tags(where.tags),
             where.limit,
+            where.since,
+            decode.tag_pair(where.tags),
         )
     )
 

@@ -82,6 +82,7 @@ from locktender.store.sqlite import (
 )
 from locktender.store.sqlite.blobs import Blobs
 from locktender.store.sqlite.companions import create_database
+from locktender.store.sqlite.examining import SqliteExamining
 from locktender.store.sqlite.mailing import SqliteMailing
 from locktender.store.sqlite.named_flows import SqliteNaming
 from locktender.store.sqlite.opening import OpenFile
@@ -107,6 +108,7 @@ class SqliteStore(
     SqliteMailing,
     SqliteOutbox,
     SqliteTokens,
+    SqliteExamining,
     Store,
 ):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""

@@ -346,6 +346,7 @@ CREATE TABLE schedule_history (
 CREATE INDEX schedule_history_name ON schedule_history (name, seq);
 
 -- Tokens of the HTTP API, as hashes; and sessions of browsers, which have the rights of the token `parent`.
+-- `made_with` is the token by which a token was made: it is revoked with that one.
 CREATE TABLE token (
     id TEXT PRIMARY KEY,
     name TEXT NOT NULL,
@@ -356,7 +357,8 @@ CREATE TABLE token (
     expires_at INTEGER,
     used_at INTEGER,
     revoked_at INTEGER,
-    revoked_by TEXT
+    revoked_by TEXT,
+    made_with TEXT
 ) WITHOUT ROWID;
 
 CREATE UNIQUE INDEX token_name ON token (name) WHERE revoked_at IS NULL AND parent IS NULL;
