@@ -32,6 +32,7 @@ from locktender.base.errors import (
     StoreBusy,
     StoreUnreachable,
 )
+from locktender.base.graph import Graph
 from locktender.base.limits import Limits
 from locktender.base.model import RunRow
 from locktender.base.states import TERMINAL_RUNS, RunState
@@ -262,6 +263,7 @@ class Core:
         self.acts_for_another = False
         self.reason: str = ""
         """Recorded with changes of limits."""
+        self.mailed_graphs: dict[str, Graph] = {}
         self._more = more
         self._hurried = asyncio.Event()
         self.clock: Clock = SystemClock()

@@ -282,6 +282,7 @@ async def lanes_for(
     missing = sorted(set(signatures) - found.keys())
     if missing and known is None:
         found |= pairs(await tx.all("lanes_by_signature", missing))
+        remember_lanes(tx, found)
         missing = sorted(set(missing) - found.keys())
     if missing:
         # Sorted, so that two submitters that create the same lanes cannot deadlock.

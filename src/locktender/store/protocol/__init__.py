@@ -102,7 +102,7 @@ from locktender.store.protocol.upkeep import (
     Thin,
     Upkeep,
 )
-from locktender.store.protocol.waiting import Waiting, Wake, Woken, WokenRun
+from locktender.store.protocol.waiting import Waiting, Wake, Woken, WokenRows, WokenRun
 from locktender.store.protocol.working import (
     Accept,
     Finish,
@@ -196,6 +196,7 @@ __all__ = [
     "Wake",
     "Withdraw",
     "Woken",
+    "WokenRows",
     "WokenRun",
     "Working",
     "token_row",
