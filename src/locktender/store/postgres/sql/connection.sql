@@ -588,6 +588,19 @@ RETURNING m.name
 -- Both rows were as in the statement's snapshot. Runs are numbered behind `last`.
 SELECT marks.last FROM marks WHERE (SELECT count(*) FROM claimed) = 2
 
+-- name: quick_marks_in_line
+-- Whether these runs may be admitted as they are, read behind the submitters' lock: one row, or none.
+SELECT 1 FROM locktender.may_admit($1::int, $2::int, $3, $4, $5, $6, $7, $8, $9, $10, $11) ok WHERE ok
+
+-- name: quick_claim_in_line
+-- Takes the next numbers. The row is changed as it is now, though the statement began before the lock was granted.
+UPDATE locktender.meta m SET value = m.value + $1::bigint FROM marks WHERE m.name = 'last_run'
+RETURNING m.value - $1::bigint AS last
+
+-- name: quick_fence_in_line
+-- Runs are numbered behind `last`.
+SELECT last FROM claimed
+
 -- name: quick_run
 -- Store queued runs.
 INSERT INTO locktender.run (
