@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Iterator
+from enum import Enum
 from functools import cached_property
 from importlib import import_module
 from pkgutil import iter_modules
@@ -125,6 +126,10 @@ def _namespaces(cls: type[Any]) -> Iterator[tuple[str, type[Any]]]:
 
 def _fields(cls: type[Any]) -> Iterator[str]:
     texts = field_texts(cls)
+    if issubclass(cls, Enum):
+        lines = [f"| `{each.value}` | {texts.get(each.name, '')} |" for each in cls]
+        yield "\n".join(["| value | meaning |", "|---|---|", *lines])
+        return
     annotations = {
         name: kind
         for name, kind in inspect.get_annotations(cls).items()
@@ -139,9 +144,13 @@ def _fields(cls: type[Any]) -> Iterator[str]:
     yield "\n".join(line.replace("`|`", "`") for line in lines)
 
 
+def _text(kind: object) -> str:
+    return kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
+
+
 def _plain(kind: object) -> str:
-    text = kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
-    return text.replace("|", "\\|")
+    """For a cell of a table."""
+    return _text(kind).replace("|", "\\|")
 
 
 def _methods(name: str, cls: type[Any], level: int = 3) -> Iterator[str]:
@@ -158,7 +167,7 @@ def _methods(name: str, cls: type[Any], level: int = 3) -> Iterator[str]:
         if isinstance(value, property):
             kind = inspect.signature(value.fget).return_annotation if value.fget else ""
             yield f"{'#' * level} {name}.{method}"
-            yield f"```python\n{method}: {_plain(kind)}\n```"
+            yield f"```python\n{method}: {_text(kind)}\n```"
         elif inspect.isfunction(value) or inspect.ismethod(value):
             yield f"{'#' * level} {name}.{method}()"
             yield signature(method, value)
@@ -198,7 +207,7 @@ def _long(name: str, found: inspect.Signature, parameters: list[inspect.Paramete
         ):
             lines.append("    /,")
     returns = found.return_annotation
-    arrow = "" if returns is found.empty else f" -> {_plain(returns)}".replace("\\|", "|")
+    arrow = "" if returns is found.empty else f" -> {_text(returns)}"
     return "\n".join([f"{name}(", *lines, f"){arrow}"])
 
 
