@@ -117,7 +117,7 @@ from locktender.store.protocol.upkeep import (
     Thin,
     Upkeep,
 )
-from locktender.store.protocol.waiting import Waiting, Wake, Woken, WokenRun
+from locktender.store.protocol.waiting import Waiting, Wake, Woken, WokenRows, WokenRun
 from locktender.store.protocol.working import (
     Accept,
     Finish,
@@ -222,6 +222,7 @@ __all__ = [
     "Wake",
     "Withdraw",
     "Woken",
+    "WokenRows",
     "WokenRun",
     "Working",
     "runs_examined",
