@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -255,13 +255,14 @@ async def test_a_notification_that_cannot_be_read_means_that_all_look(
     assert not heard.offers
 
 
-@pytest.mark.parametrize("said", ["commit !", "commit !*", "commit !1,x", "commit !1, w1"])
+@pytest.mark.parametrize("said", ["!", "!*", "!1,x", "!1, w1"])
 async def test_ends_that_cannot_be_read_mean_that_waiters_look(
     postgres_url: str, store: PostgresStore, said: str
 ) -> None:
     await store.wait_for_ends(0)
     async with connected(postgres_url) as conn:
-        await conn.execute("SELECT pg_notify($1, $2)", store.options.channel, f"somebody {said}")
+        channel = store.options.ends_channel
+        await conn.execute("SELECT pg_notify($1, $2)", channel, f"somebody {said}")
     assert (await store.wait_for_ends(60 * SECOND)).look
 
 
@@ -277,10 +278,42 @@ async def test_a_commit_names_the_runs_it_ends(postgres_url: str, store: Postgre
             assert await store.wait_for_ends(60 * SECOND) == RunsEnded([run], look=False)
 
 
+async def test_who_waits_for_ends_alone_is_not_told_of_every_commit(
+    postgres_url: str, store: PostgresStore
+) -> None:
+    async with opened(postgres_url) as other, connected(postgres_url) as conn:
+        leader = await SceneLeader.stand(other)
+        run = (await submitted(other)).seq
+        await leader.start(run)
+        await store.wait_for_ends(0)
+        await _until(lambda: not store.listens)
+
+        heard: list[str] = []
+        store._opened.listener._rise = lambda: heard.append("a commit")
+        await submitted(other)
+        await leader.end(run)
+        assert await store.wait_for_ends(60 * SECOND) == RunsEnded([run], look=False)
+        assert heard == []
+
+        # From the first who wants to know more on it hears everything, and looks for what it has missed.
+        await store.wait_for_offers("w1", 0)
+        await _until(lambda: store.listens)
+        assert (await store.wait_for_offers("w1", 60 * SECOND)).look
+        await conn.execute("SELECT pg_notify($1, 'somebody commit w1=1.2')", store.options.channel)
+        assert (await store.wait_for_offers("w1", 60 * SECOND)).offers == [(1, 2)]
+        assert heard
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 — the listener has no event for it
+            await asyncio.sleep(0.005)
+
+
 def test_too_many_ends_are_not_named() -> None:
     offer = Order("w1", 5, 6, "offer", "")
-    assert notices(range(201), [offer], {"w1"}) == ["commit !* w1=5.6"]
-    assert notices(range(2), [offer], {"w1"}) == ["commit !0,1 w1=5.6"]
+    assert notices(range(201), [offer], {"w1"}) == ["commit w1=5.6", "!*"]
+    assert notices(range(2), [offer], {"w1"}) == ["commit w1=5.6", "!0,1"]
     assert notices((), [offer], set()) == ["commit w1"]
 
 

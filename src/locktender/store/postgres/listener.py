@@ -5,10 +5,14 @@ anyway, so a lost notification costs one poll. A dead listener is detected by th
 end of its connection or by a ping that times out, and is replaced; then all
 waiters are woken, because notifications sent meanwhile are lost.
 
-A leader's commit names the runs that end with it and the workers it concerns, with
-their offers, in as many notifications as it takes:
+A leader's commit names the workers it concerns, with their offers, in as many notifications
+as it takes, and on a channel of their own the runs that end with it:
 
-    ORIGIN commit !RUN,RUN WORKER=TASK.TOKEN,TASK.TOKEN WORKER …
+    ORIGIN commit WORKER=TASK.TOKEN,TASK.TOKEN WORKER …
+    ORIGIN !RUN,RUN
+
+A process that only waits for ends of runs listens to the second channel alone: many waiting
+clients are not woken by every commit.
 
 Offers to a worker that listens are stored nowhere else but in the tasks' rows: the
 leader sends them again until they are answered (`offer_again`). A worker that is named
@@ -37,7 +41,7 @@ from locktender.base.errors import StoreError
 from locktender.store.postgres import faults
 from locktender.store.postgres.connection import connect
 from locktender.store.postgres.options import Options
-from locktender.store.postgres.session import SQL
+from locktender.store.postgres.session import ENDED, SQL
 from locktender.store.protocol import ChangeNotice, OfferNotice, RunsEnded
 
 MAX_NOTICE_CHARACTERS = 7_000
@@ -56,11 +60,10 @@ SUBMIT = "submit"
 OUTBOX = "outbox"
 MAIL = "mail"
 EVERYBODY = "*"
-ENDED = "!"
 
 
 def notices(ended: Iterable[int], orders: Iterable[Order], listening: Set[str]) -> list[str]:
-    """The notifications of a leader's commit: who has ended, and who has orders.
+    """The notifications of a leader's commit: who has orders, and who has ended (`ENDED`).
 
     `listening`: workers that are sent their offers; others read theirs.
     """
@@ -71,8 +74,7 @@ def notices(ended: Iterable[int], orders: Iterable[Order], listening: Set[str]) 
             offers.setdefault(order.worker, []).append(f"{order.task}.{order.token}")
         else:
             readers.add(order.worker)
-    words = _ended_words(list(ended))
-    words += sorted(readers) if len(readers) <= MAX_READERS else [EVERYBODY]
+    words = sorted(readers) if len(readers) <= MAX_READERS else [EVERYBODY]
     for worker, sent in sorted(offers.items()):
         for first in range(0, len(sent), MAX_OFFERS_PER_WORD):
             words.append(f"{worker}={','.join(sent[first : first + MAX_OFFERS_PER_WORD])}")
@@ -81,7 +83,7 @@ def notices(ended: Iterable[int], orders: Iterable[Order], listening: Set[str]) 
         if len(found[-1]) + len(word) >= MAX_NOTICE_CHARACTERS:
             found.append(COMMIT)
         found[-1] += f" {word}"
-    return found
+    return found + _ended_words(list(ended))
 
 
 def is_sent(order: Order, listening: Set[str]) -> bool:
@@ -95,12 +97,10 @@ def _ended_words(ended: list[int]) -> list[str]:
     return [ENDED + (EVERYBODY if len(ended) > MAX_ENDED_RUNS else ",".join(map(str, ended)))]
 
 
-def _ended_runs(words: list[str]) -> list[int] | None:
-    """The ended runs that the notification names, without that word. None: too many to name."""
-    if not words or not words[0].startswith(ENDED):
-        return []
+def _ended_runs(said: str) -> list[int] | None:
+    """The ended runs that the notification names. None: too many to name."""
     try:
-        return [int(run) for run in words.pop(0).removeprefix(ENDED).split(",")]
+        return [int(run) for run in said.removeprefix(ENDED).split(",")]
     except ValueError:
         return None
 
@@ -272,8 +272,13 @@ class Listener:
         self._changes = _Changes()
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
+        self._needs_all = False
+        """Somebody here wants to know of every commit."""
+        self._listens_to_all = True
+        """What it should listen to: ends of runs alone, or everything."""
+        self._look_up = asyncio.Event()
         self.connected: bool = False
-        """Notifications reach this process now."""
+        """Notifications of every commit reach this process now."""
 
     async def start(self) -> None:
         """Begins to listen; returns when it does, or when it cannot yet."""
@@ -317,6 +322,7 @@ class Listener:
 
     async def wait_for_offers(self, worker: str, timeout_seconds: float) -> OfferNotice:
         """Waits for notifications to this worker; after the timeout it reads its orders anyway."""
+        self._needed(for_ends=False)
         inbox = self._inboxes.get(worker)
         if inbox is None:
             # A process has one worker: drop the inbox of the worker before it, which lost its lease.
@@ -331,14 +337,17 @@ class Listener:
 
     async def ended_runs(self, timeout_seconds: float) -> RunsEnded:
         """Waits for runs that other processes' commits end; after the timeout one looks anyway."""
+        self._needed(for_ends=True)
         return await self._ended.take(timeout_seconds)
 
     async def changes(self, timeout_seconds: float) -> ChangeNotice:
         """Waits for other processes' commits; after the timeout one looks anyway."""
+        self._needed(for_ends=False)
         return await self._changes.take(timeout_seconds)
 
     async def wait(self, seen: int, timeout_seconds: float) -> int:
         """The mark, as soon as it is beyond `seen` or the time is over."""
+        self._needed(for_ends=False)
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_seconds
         while self.mark <= seen and (left := until - loop.time()) > 0:
@@ -349,6 +358,13 @@ class Listener:
             finally:
                 self._waiting.discard(waiting)
         return self.mark
+
+    def _needed(self, *, for_ends: bool) -> None:
+        """A process that has waited for ends alone so far is not woken for anything else."""
+        self._needs_all = self._needs_all or not for_ends
+        if self._listens_to_all != self._needs_all:
+            self._listens_to_all = self._needs_all
+            self._look_up.set()
 
     async def _keep(self) -> None:
         again = FIRST_AGAIN_SECONDS
@@ -369,20 +385,32 @@ class Listener:
         conn = await connect(self._options, self._options.listen_dsn)
         lost = asyncio.Event()
         try:
-            conn.add_termination_listener(lambda _: lost.set())
-            await conn.add_listener(self._options.channel, self._hear)
+            conn.add_termination_listener(lambda _: (lost.set(), self._look_up.set()))
+            await conn.add_listener(self._options.ends_channel, self._hear_ends)
+            if self._listens_to_all:
+                await conn.add_listener(self._options.channel, self._hear)
             if self._ready.is_set():
                 self.replaced += 1
                 # Notifications sent meanwhile are lost: wake all waiters.
                 self.notice()
-            self.connected = True
+            self.connected = self._listens_to_all
             self._ready.set()
             while not lost.is_set():
                 with suppress(TimeoutError):
                     async with asyncio.timeout(PING_SECONDS):
-                        await lost.wait()
-                if not lost.is_set():
+                        await self._look_up.wait()
+                self._look_up.clear()
+                if lost.is_set():
+                    break
+                if self.connected == self._listens_to_all:
                     await conn.execute(SQL.text("ping"), timeout=PING_SECONDS)
+                elif self._listens_to_all:
+                    await conn.add_listener(self._options.channel, self._hear)
+                    self.connected = True
+                    self.notice()
+                else:
+                    self.connected = False
+                    await conn.remove_listener(self._options.channel, self._hear)
         except faults.WORLD as error:
             log.warning("the listener lost its connection: %s", type(error).__name__)
         finally:
@@ -414,7 +442,15 @@ class Listener:
             self._changes.outbox()
         else:
             self._changes.look()
-        ended = _ended_runs(words) if verb == COMMIT else []
-        if ended is None or ended:
-            self._ended.put(ended)
         self._rise()
+
+    def _hear_ends(
+        self,
+        _conn: asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any],
+        _pid: int,
+        _channel: str,
+        payload: object,
+    ) -> None:
+        origin, _, said = str(payload).partition(" ")
+        if origin != self._origin:
+            self._ended.put(_ended_runs(said))

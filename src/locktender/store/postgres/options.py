@@ -55,6 +55,11 @@ class Options:
         return f"locktender:{self.schema}"
 
     @property
+    def ends_channel(self) -> str:
+        """For those who only wait for ends of runs."""
+        return f"lt-ends:{self.schema}"
+
+    @property
     def quoted_schema(self) -> str:
         return f'"{self.schema}"'
 

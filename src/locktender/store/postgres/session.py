@@ -18,6 +18,9 @@ from locktender.store.postgres.composed_sql import Dialect, Parts
 from locktender.store.postgres.options import Options
 from locktender.store.sql import Statements, read
 
+ENDED = "!"
+"""The first character of a notification of ended runs."""
+
 SQL = Statements(expand_templates(read(Path(__file__).parent / "sql")))
 SUBMITTERS = 1
 """The lock of those who admit runs, free their keys or recount them."""
@@ -163,9 +166,11 @@ class PostgresSession:
             self.known.limits = found[0], compose(limit_rows(rows))
         return self.known.limits[1]
 
-    def hints(self, said: list[str]) -> tuple[str, list[str]]:
-        """Several notifications of one commit."""
-        return self.options.channel, [f"{self.known.origin} {each}" for each in said]
+    def hints(self, said: list[str]) -> tuple[list[str], list[str]]:
+        """Several notifications of one commit, and the channel of each."""
+        commits, ends = self.options.channel, self.options.ends_channel
+        channels = [ends if each.startswith(ENDED) else commits for each in said]
+        return channels, [f"{self.known.origin} {each}" for each in said]
 
     def hint(self, said: str) -> tuple[str, str]:
         """A notification: who, and what. It only says *look*; rows are the truth."""

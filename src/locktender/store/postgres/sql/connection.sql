@@ -141,17 +141,17 @@ SELECT w.id FROM locktender.worker w WHERE w.id = $1 AND w.lease_until > 0 FOR K
 
 -- name: commit_answer
 -- What a leader's commit comes to; no row: the fence was shut, and nobody is notified.
-SELECT fence.seq, clock.now, (SELECT count(pg_notify($1, n)) FROM unnest($2::text[]) n) FROM fence, clock
+SELECT fence.seq, clock.now, (SELECT count(pg_notify(c, n)) FROM unnest($1::text[], $2::text[]) u(c, n)) FROM fence, clock
 
 -- name: commit_answer_unflushed
 -- As `commit_answer`, without waiting for the disk: the next commit that does brings it along.
-SELECT fence.seq, clock.now, (SELECT count(pg_notify($1, n)) FROM unnest($2::text[]) n),
+SELECT fence.seq, clock.now, (SELECT count(pg_notify(c, n)) FROM unnest($1::text[], $2::text[]) u(c, n)),
     set_config('synchronous_commit', 'off', true)
 FROM fence, clock
 
 -- name: notify
 -- Notifications without a change.
-SELECT count(pg_notify($1, n)) FROM unnest($2::text[]) n
+SELECT count(pg_notify(c, n)) FROM unnest($1::text[], $2::text[]) u(c, n)
 
 -- name: wake
 -- One notification per commit, where something was written.
