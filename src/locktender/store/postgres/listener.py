@@ -383,10 +383,9 @@ class Listener:
     async def _listen(self) -> None:
         """Listens until the connection is lost."""
         conn = await connect(self._options, self._options.listen_dsn)
-        lost = asyncio.Event()
         try:
-            conn.add_termination_listener(lambda _: (lost.set(), self._look_up.set()))
-            await conn.add_listener(self._options.ends_channel, self._hear_ends)
+            conn.add_termination_listener(lambda _: self._look_up.set())
+            await conn.add_listener(self._options.ends_channel, self._hear)
             if self._listens_to_all:
                 await conn.add_listener(self._options.channel, self._hear)
             if self._ready.is_set():
@@ -395,12 +394,12 @@ class Listener:
                 self.notice()
             self.connected = self._listens_to_all
             self._ready.set()
-            while not lost.is_set():
+            while not conn.is_closed():
                 with suppress(TimeoutError):
                     async with asyncio.timeout(PING_SECONDS):
                         await self._look_up.wait()
                 self._look_up.clear()
-                if lost.is_set():
+                if conn.is_closed():
                     break
                 if self.connected == self._listens_to_all:
                     await conn.execute(SQL.text("ping"), timeout=PING_SECONDS)
@@ -425,6 +424,10 @@ class Listener:
         payload: object,
     ) -> None:
         origin, _, said = str(payload).partition(" ")
+        if said.startswith(ENDED):
+            if origin != self._origin:
+                self._ended.put(_ended_runs(said))
+            return
         verb, *words = said.split(" ")
         if verb == COMMIT:
             # Also of this process's own leader: a worker beside it may be another engine's.
@@ -443,14 +446,3 @@ class Listener:
         else:
             self._changes.look()
         self._rise()
-
-    def _hear_ends(
-        self,
-        _conn: asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any],
-        _pid: int,
-        _channel: str,
-        payload: object,
-    ) -> None:
-        origin, _, said = str(payload).partition(" ")
-        if origin != self._origin:
-            self._ended.put(_ended_runs(said))
