@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import nlargest
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -31,8 +31,17 @@ from locktender.observe.holders import (
     charged,
     required_by,
 )
-from locktender.observe.run_times import BACK_OFF, HAND_OFF, LOST, OFFER, WORK, RunTimes
-from locktender.observe.timeline_spans import Bins, SlimHistory, SlimTask, TaskSpan, slim_history
+from locktender.observe.run_times import HAND_OFF, LOST, WORK, RunTimes
+from locktender.observe.timeline_spans import (
+    Bins,
+    Kind,
+    SlimHistory,
+    SlimTask,
+    TaskSpan,
+    kind_of,
+    node_name,
+    slim_history,
+)
 from locktender.store.protocol import Store
 
 MAX_ROWS: Final = 400
@@ -48,8 +57,6 @@ PAGE_ITEMS: Final = 200
 EXACT_BYTES: Final = 2_000_000
 """A larger history is read by `timeline_spans`."""
 MAX_HOLDERS: Final = 200
-
-Kind = Literal["work", "hand-off", "back-off", "sleep", "lost", "wait"]
 
 
 class TimelineWhat(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -325,7 +332,7 @@ def _drawn(source: _Source, graph: Graph | None, part: TimelinePart) -> DrawnTim
             states.setdefault(task.node, Counter())[task.state] += 1
     folds = [
         TimelineFold(
-            _name(node, names),
+            node_name(node, names),
             node,
             counts[node],
             dict(states[node]),
@@ -354,7 +361,7 @@ def _items(source: _Source, names: list[str], part: TimelinePart) -> DrawnTimeli
     found = sorted(
         (task.index, number)
         for number, task in source.tasks.items()
-        if number and _name(task.node, names) == part.step and task.index > part.after
+        if number and node_name(task.node, names) == part.step and task.index > part.after
     )
     page = found[:PAGE_ITEMS]
     whats = Whats()
@@ -378,7 +385,7 @@ def _row(
     number: int, task: SlimTask, spans: list[TaskSpan], names: list[str], whats: Whats, start: int
 ) -> TimelineRow:
     return TimelineRow(
-        name=_name(task.node, names) if number else "",
+        name=node_name(task.node, names) if number else "",
         node=task.node,
         task=number,
         state=task.state,
@@ -389,22 +396,6 @@ def _row(
         index=None if task.index < 0 else task.index,
         critical=task.critical,
     )
-
-
-def _name(node: int, names: list[str]) -> str:
-    return names[node] if 0 <= node < len(names) else f"node {node}"
-
-
-def kind_of(what: str) -> Kind:
-    if what == WORK:
-        return "work"
-    if what in {HAND_OFF, OFFER}:
-        return "hand-off"
-    if what == BACK_OFF:
-        return "back-off"
-    if what == LOST:
-        return "lost"
-    return "sleep" if what == "time" or what.startswith("event:") else "wait"
 
 
 async def _named(

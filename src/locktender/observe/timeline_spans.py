@@ -6,9 +6,9 @@ waited at each gate is the same as in `blame`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -28,6 +28,23 @@ TaskSpan = tuple[int, int, int, str, int]
 """A part of a task's time: task, start, end, `work`, `hand-off` or a gate, and the attempt from 0.
 
 A plain tuple: there are hundreds of thousands."""
+Kind = Literal["work", "hand-off", "back-off", "sleep", "lost", "wait"]
+_KINDS: Final[Mapping[str, Kind]] = {
+    WORK: "work",
+    HAND_OFF: "hand-off",
+    OFFER: "hand-off",
+    BACK_OFF: "back-off",
+    LOST: "lost",
+}
+
+
+def kind_of(what: str) -> Kind:
+    waits: Kind = "sleep" if what == "time" or what.startswith("event:") else "wait"
+    return _KINDS.get(what, waits)
+
+
+def node_name(node: int, names: list[str]) -> str:
+    return names[node] if 0 <= node < len(names) else f"node {node}"
 
 
 class _Data(msgspec.Struct, frozen=True, gc=False):
