@@ -54,7 +54,7 @@ def eventually(condition: Callable[[], T], timeout: Duration = "60s", what: str 
 
 
 class VirtualClock(ManualClock):
-    """The store's time, which moves only by `advance`.
+    """The store's time, which moves only by `move` and `advance`.
 
     By it go deadlines of runs, queue timeouts, back-off, rates and leases. A
     step's own timeout and what bodies sleep is real time.
