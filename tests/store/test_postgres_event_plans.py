@@ -102,6 +102,8 @@ async def test_a_large_mailbox_is_read_by_index(postgres_url: str, rows: int) ->
     # Of one run and of one topic that was sent to: at most what one mailbox holds.
     assert after["seq_tup_read"] == 0
     assert after["idx_tup_read"] < 2_000 + rows // 100, after
+    # However many wait: those that are named, and the first by their time.
+    assert after["waiting_read"] < 100, after
 
 
 async def touched(url: str) -> dict[str, int]:
@@ -109,7 +111,9 @@ async def touched(url: str) -> dict[str, int]:
     async with connected(url) as conn:
         found = await conn.fetchrow(
             "SELECT sum(t.seq_tup_read)::bigint AS seq_tup_read, (SELECT sum(i.idx_tup_read)::bigint"
-            " FROM pg_stat_user_indexes i WHERE i.relname IN ('mail', 'mail_taken')) AS idx_tup_read"
+            " FROM pg_stat_user_indexes i WHERE i.relname IN ('mail', 'mail_taken')) AS idx_tup_read,"
+            " (SELECT sum(coalesce(w.seq_tup_read, 0) + coalesce(w.idx_tup_fetch, 0))::bigint"
+            " FROM pg_stat_user_tables w WHERE w.relname = 'waiting') AS waiting_read"
             " FROM pg_stat_user_tables t WHERE t.relname IN ('mail', 'mail_taken')"
         )
     assert found is not None

@@ -31,17 +31,19 @@ async def wake_quickly(tx: PostgresSession, wake: Wake) -> Woken | None:
     if wake.mailed is None or len(wake.mailed) > MAX_QUICK_WAKES:
         return None
     most = min(wake.limit, MAX_QUICK_WAKES)
-    [[now]], [[version]], due, runs, tasks, mails, after = await tx.several(
+    [[now]], [[version]], due, runs, tasks, mails, first = await tx.several(
         ("now", ()),
         ("limits_version", ()),
         ("wake_found_due", ()),
         ("wake_found_runs", ()),
         ("wake_found_tasks", ()),
         ("wake_found_mail", ()),
-        ("wake_found_next", ()),
+        ("wake_first", (2 * most + 2,)),
         shared=("wake_found", (sorted(wake.mailed), most + 1)),
     )
-    next_at = after[0][0] if after else None
+    found = {row[0] for row in due}
+    # At most so many are found by their time, and as many by what was sent to them.
+    next_at = next((wake_at for run, wake_at in first if run not in found), None)
     if not due:
         return Woken([], next_at)
     if len(due) > most or version != tx.known.limits[0]:

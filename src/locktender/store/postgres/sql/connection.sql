@@ -670,7 +670,7 @@ SELECT added.n, pg_notify($1, concat_ws(' ', $2::text, added.run, added.n)) FROM
 -- name: wake_found
 -- Waiting runs to be woken: their time has come, or an event that a task of them can take. Those whose time
 -- cannot be read are among them.
-(SELECT run, wake_at FROM locktender.waiting WHERE wake_at <= locktender.locktender_now() ORDER BY wake_at LIMIT $2)
+(SELECT run, wake_at FROM locktender.waiting WHERE wake_at <= (SELECT locktender.locktender_now()) ORDER BY wake_at LIMIT $2)
 UNION
 (SELECT run, wake_at FROM locktender.waiting WHERE wake_at > 144115188075855872 LIMIT $2)
 UNION
@@ -734,10 +734,9 @@ JOIN locktender.mail m ON m.n = (
 WHERE w.run = ANY (ARRAY(SELECT run FROM wake_found))
 ORDER BY m.n, w.task
 
--- name: wake_found_next
--- As `waiting_next`, when they are gone.
-SELECT wake_at FROM locktender.waiting WHERE run <> ALL (ARRAY(SELECT run FROM wake_found))
-ORDER BY wake_at LIMIT 1
+-- name: wake_first
+-- The first waiting runs by their time.
+SELECT run, wake_at FROM locktender.waiting ORDER BY wake_at LIMIT $1
 
 -- name: quick_wake_marks
 -- The last run and the admissions, if the limits and the lanes are those that were reckoned with.
