@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+from collections import Counter
 from collections.abc import Iterator
 from enum import Enum
 from functools import cached_property
@@ -61,6 +62,9 @@ TESTING = Page(
     " [test a flow](../do/test-a-flow.md).",
     tuple(testing.__all__),
 )
+DURATION = (
+    'A duration: `"500ms"`, `"90s"`, `"1h30m"`, `"7d"`, a number of seconds, or a `timedelta`.'
+)
 FIXTURES = (
     "engine", "make_engine", "engine_settings", "engine_clock", "overlap", "assert_max_concurrent",
 )  # fmt: skip
@@ -78,14 +82,29 @@ def pages() -> Iterator[tuple[str, str]]:
     rest = REST._replace(names=tuple(sorted(set(locktender.__all__) - placed)))
     for page in (*PAGES, rest):
         yield f"{page.path}.md", _page(page, locktender)
-    yield f"{TESTING.path}.md", _page(TESTING, testing) + _fixtures()
+    yield f"{TESTING.path}.md", _page(TESTING, testing, _fixtures())
 
 
-def _page(page: Page, module: ModuleType) -> str:
-    parts = [f"# {page.title}", page.opening]
+def _page(page: Page, module: ModuleType, first: str = "") -> str:
+    parts = [f"# {page.title}", page.opening, *([first] if first else ()), _contents(page, module)]
     for name in page.names:
         parts += _entry(name, getattr(module, name))
     return "\n\n".join(parts) + "\n"
+
+
+def _contents(page: Page, module: ModuleType) -> str:
+    """Each name with the first sentence about it."""
+    lines = ["| name | is |", "|---|---|"]
+    seen: Counter[str] = Counter()
+    for name in page.names:
+        text = DURATION if name == "Duration" else (getattr(module, name).__doc__ or "")
+        paragraph = " ".join(text.strip().split("\n\n")[0].split())
+        sentence = re.split(r"(?<=\.) (?=[A-Z`])", paragraph, maxsplit=1)[0]
+        anchor = name.lower()
+        number = f"-{seen[anchor]}" if seen[anchor] else ""  # `Step` after `step`
+        seen[anchor] += 1
+        lines.append(f"| [{name}](#{anchor}{number}) | {_plain(sentence)} |")
+    return "\n".join(lines)
 
 
 def _entry(name: str, value: Any) -> Iterator[str]:
@@ -103,11 +122,7 @@ def _entry(name: str, value: Any) -> Iterator[str]:
             yield from _methods(f"{part}", namespace, level=4)
     else:
         yield f"```python\n{name} = {value}\n```"
-        yield (
-            'A duration: `"500ms"`, `"90s"`, `"1h30m"`, `"7d"`, a number of seconds, or a `timedelta`.'
-            if name == "Duration"
-            else ""
-        )
+        yield DURATION if name == "Duration" else ""
 
 
 def _namespaces(cls: type[Any]) -> Iterator[tuple[str, type[Any]]]:
@@ -214,9 +229,9 @@ def _long(name: str, found: inspect.Signature, parameters: list[inspect.Paramete
 def _fixtures() -> str:
     from locktender.testing import plugin  # noqa: PLC0415 — pytest wants to import plugins itself
 
-    parts = ["\n## Fixtures"]
+    parts = ["## Fixtures"]
     for name in FIXTURES:
         value: Any = getattr(plugin, name)
         function = getattr(value, "__wrapped__", None) or value._get_wrapped_function()
         parts.append(f"### {name}\n\n{markdown(function.__doc__ or '')}")
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, "## Names to import"])

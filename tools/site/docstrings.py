@@ -111,11 +111,9 @@ def field_docs(cls: type[Any]) -> dict[str, str]:
         if not (isinstance(node, ast.ClassDef) and node.name == cls.__name__):
             continue
         for line, below in zip(node.body, [*node.body[1:], None], strict=True):
-            targets = {ast.AnnAssign: "target", ast.Assign: "targets"}.get(type(line))
-            if targets is None:
-                continue
-            target = getattr(line, targets)
-            target = target[0] if isinstance(target, list) else target
+            target = line.target if isinstance(line, ast.AnnAssign) else None
+            if isinstance(line, ast.Assign):  # a member of an Enum
+                target = line.targets[0]
             if isinstance(target, ast.Name):
                 text = ""
                 if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):

@@ -32,9 +32,9 @@ from locktender.kernel.reasons import Reason, Typical
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import Until, patience
 from locktender.observe.answer import Why, why_run
+from locktender.observe.holders import WORKER_GATE
 from locktender.observe.live import Question, ask_leader, live_typical
 from locktender.observe.rebuilt import (
-    WORKER_GATE,
     provisioner_note,
     rebuild,
     troubles,

@@ -43,10 +43,9 @@ from locktender.provision.kube_jobs import (
     KubePod,
     Manifest,
     PodOptions,
-    instance_of,
     provisioned,
 )
-from locktender.provision.options import WorkerSpec, duration_us
+from locktender.provision.options import WorkerSpec, duration_us, store_hash
 from locktender.provision.protocol import (
     Capacity,
     Provisioned,
@@ -118,7 +117,7 @@ class KubernetesProvisioner:
         )
         self._spec = WorkerSpec(settings, options, builtins.list(options.labels))
         self._ttl_us = duration_us(options.ttl, "ttl")
-        instance = instance_of(settings, options.instance)
+        instance = options.instance or store_hash(settings)
         self._jobs = JobMaker(
             options,
             _template(options.template),
