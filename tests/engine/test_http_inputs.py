@@ -138,7 +138,17 @@ BAD: list[tuple[str, str, str, Any, int, str, str | None]] = [
     ("no worker", "POST", "/workers/nobody/drain", None, 404, "nobody", "worker"),
     ("no method", "DELETE", "/runs", None, 405, "GET", "method"),
     ("no path", "GET", "/nothing", None, 404, "/api/v1/runs", "path"),
+    ("nearly a path", "GET", "/run", None, 404, "Did you mean /api/v1/runs?", "path"),
+    ("part of an id", "GET", "/runs/0123", None, 404, "/api/v1/runs?beginning=", "run"),
+    ("no beginning", "GET", "/runs?beginning=", None, 422, "not the id of a run", "beginning"),
+    ("ends in a text", "POST", "/runs", b'{"flow": "a', 400, "too early: Unterminated string at", "body"),
 ]  # fmt: skip
+
+
+async def test_a_message_does_not_repeat_all_that_was_sent(port: int):
+    for name in ("tags", "status", "cursor", "beginning"):
+        found = await fetch(port, f"/api/v1/runs?{name}={'x' * 5_000}")
+        assert (found.status, len(found.text) < 1_000) == (422, True), name
 
 
 async def test_each_wrong_request_says_what_is_wrong(port: int):

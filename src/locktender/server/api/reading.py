@@ -92,9 +92,11 @@ def parse(raw: bytes) -> Any:
     try:
         found = _decode(text)
     except json.JSONDecodeError as error:
-        what = "ends too early" if error.pos >= len(text.rstrip()) else "is no JSON"
+        said = error.msg.removesuffix(" starting at")
+        early = error.pos >= len(text.rstrip()) or said == "Unterminated string"
+        what = "ends too early" if early else "is no JSON"
         raise Malformed(
-            f"the body {what}: {error.msg} at line {error.lineno}, column {error.colno}.",
+            f"the body {what}: {said} at line {error.lineno}, column {error.colno}.",
             field="body",
             got=text[max(0, error.pos - 20) : error.pos + 20],
         ) from None
@@ -192,6 +194,10 @@ def as_body(value: Any, kind: type[B]) -> B:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise _wrong_field(str(error), value, kind) from None
+
+
+MOST_QUOTED = 80
+"""Characters of what was sent that a message repeats; `got` has more."""
 
 
 def no_cursor(given: str) -> InvalidInput:
@@ -370,14 +376,16 @@ def pairs(text: str, field: str) -> dict[str, str]:
         key, equals, value = part.partition("=")
         if not equals or not key or not value:
             raise InvalidInput(
-                f"{field} is no filter: {part!r} at position {at} is no key=value.",
+                f"{field} is no filter: {part[:MOST_QUOTED]!r} at position {at} is no key=value.",
                 field=field,
                 got=text,
                 hint=f"e.g. {field}=tenant=acme,kind=bulk",
             )
         if key in found:
             raise InvalidInput(
-                f"{field} names {key!r} again at position {at}.", field=field, got=text
+                f"{field} names {key[:MOST_QUOTED]!r} again at position {at}.",
+                field=field,
+                got=text,
             )
         found[key] = value
     return found
@@ -390,7 +398,7 @@ def words(text: str, field: str, known: typing.Iterable[str]) -> list[str]:
     for at, part in _parts(text):
         if part not in allowed:
             raise InvalidInput(
-                f"{field} is no filter: {part!r} at position {at} is unknown.",
+                f"{field} is no filter: {part[:MOST_QUOTED]!r} at position {at} is unknown.",
                 field=field,
                 got=text,
                 hint=did_you_mean(part, allowed),
