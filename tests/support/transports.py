@@ -1,4 +1,4 @@
-"""One suite of the client over all ways to reach an engine: a SQLite file, PostgreSQL, and a server by HTTP."""
+"""One suite of the client over all ways to reach an engine: SQLite, PostgreSQL, and a server on either by HTTP."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from locktender.server.options import HttpOptions
 from locktender.server.web import bind, port_of, serving
 from locktender.store.open import settings_for
 
-ALL = ("sqlite", "postgres", "http")
+ALL = ("sqlite", "postgres", "http", "http-postgres")
 _SLOTS = "slots() are held by a lease that this process renews in the database every few seconds"
 _SECRETS = "with secret() whoever has a token could have a step show any variable of a worker"
 _INSIDE = (
     "the test changes rows of the store, or counts its statements, through the client of a file"
 )
+_FILE = "the test changes rows of a SQLite file"
 DIFFERENCES: dict[str, dict[str, str]] = {
     "http": {
         "test_client_slots": _SLOTS,
@@ -40,8 +41,11 @@ DIFFERENCES: dict[str, dict[str, str]] = {
     },
     "postgres": {
         "test_thousands_are_submitted_at_once": "counts the calls of the store that keeps a file",
+        "test_a_schedule_that_cannot_be_read_stops_no_other": _FILE,
+        "test_a_hundred_unreadable_schedules_keep_none_from_its_ticks": _FILE,
     },
 }
+DIFFERENCES["http-postgres"] = {**DIFFERENCES["postgres"], **DIFFERENCES["http"]}
 """Of each transport: tests, or words of their names, that do not hold there, each with the reason."""
 
 
@@ -72,7 +76,15 @@ def parametrise(metafunc: pytest.Metafunc) -> None:
 def _is_long(transport: str, name: str, *, late: bool) -> bool:
     if transport == "sqlite":
         return False
-    return late or transport == "postgres" or (transport, name.rpartition("::")[2]) in LONG
+    return late or is_postgres(transport) or (transport, name.rpartition("::")[2]) in LONG
+
+
+def is_postgres(transport: str) -> bool:
+    return transport.endswith("postgres")
+
+
+def is_http(transport: str) -> bool:
+    return transport.startswith("http")
 
 
 @contextmanager
@@ -92,7 +104,7 @@ def served(engine: Client, options: HttpOptions | None = None) -> Iterator[str]:
 @contextmanager
 def reached(how: str, engine: Client) -> Iterator[Client]:
     """A client of `engine`: itself, or one of a server in front of it."""
-    if how != "http":
+    if not is_http(how):
         yield engine
         return
     with served(engine) as address, connect(address) as client:
@@ -123,7 +135,7 @@ def server(url: Path, options: HttpOptions | None = None, **settings: Any) -> It
 async def reached_async(how: str, url: Path, **settings: Any) -> AsyncIterator[AsyncClient]:
     """An engine on this loop, and a client of it: itself, or one of a server in front of it."""
     async with embedded_async(url, **settings) as engine:
-        if how != "http":
+        if not is_http(how):
             yield engine
             return
         with bind("127.0.0.1", 0) as listener:

@@ -41,9 +41,13 @@ class TickInfo:
     """What became of a tick: a run, or missed and why."""
 
     tick: datetime
+    """When it was due."""
     outcome: TickOutcome
+    """`ran` or `missed`."""
     run: str | None
+    """The run that was made of it."""
     reason: str
+    """Why it was missed: `run … still ran`, for example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +63,24 @@ class ScheduleInfo:
     at: datetime | None
     tz: str
     jitter: float
+    """Seconds."""
     overlap: Overlap
+    """`skip`, `queue`, `replace` or `allow`."""
     catch_up: CatchUp
+    """`none`, `last` or `all`."""
     max_active: int | None
+    """Active runs of it before `overlap` decides; None: any number."""
     paused: bool
     source: str
     """`live`: an operator set it; `declared`: `@flow(schedule=…)` did."""
     next: list[datetime]
+    """The next ticks."""
     last: list[TickInfo]
+    """What became of the last ones, the latest first."""
     active: list[str]
     """Its runs that have not ended, as the leader last saw them."""
     why: str
+    """What it waits for, as one sentence."""
     tags: dict[str, str] = field(default_factory=dict[str, str])
     """Of its runs, beside those of the flow."""
 

@@ -53,6 +53,7 @@ class RunEntry:
         "row",
         "seq",
         "tasks",
+        "waiting",
         "windows",
     )
 
@@ -73,6 +74,8 @@ class RunEntry:
         """How it stands at `gates` again."""
         self.tasks: dict[int, TaskEntry] = {}
         """Tasks that are not terminal."""
+        self.waiting: dict[int, int] = {}
+        """Node → how many of its tasks stand in line."""
         self.pending: dict[int, TaskRow] = {}
         """Of a retried run: rows of earlier tries that were neither requested nor skipped again yet."""
         self.files: dict[int, list[int]] = {}

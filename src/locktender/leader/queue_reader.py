@@ -7,13 +7,13 @@ a run arrives in it that could go before the runs that are held, or when those h
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 from locktender.base import codec
 from locktender.base.changes import TaskRow
-from locktender.base.errors import UnreadableRow
+from locktender.base.errors import LocktenderError, UnreadableRow
 from locktender.base.events import Event
 from locktender.base.graph_check import checked_graph
 from locktender.base.ids import run_of
@@ -24,7 +24,7 @@ from locktender.kernel.render import looked_into
 from locktender.kernel.scheduler import Scheduler
 from locktender.store import blob_values
 from locktender.store.decode import task_fault
-from locktender.store.protocol import Heads, Store
+from locktender.store.protocol import Heads, ReassignLanes, Store
 from locktender.store.readable import is_fault, reason_of
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -75,6 +75,20 @@ class QueueReader:
         for lane in lanes:
             self._lanes.setdefault(lane, LaneCursor(set()))
             self._stale.add(lane)
+
+    async def reassign_lanes(self, term: int, read: Callable[[], None]) -> None:
+        """Queued runs get the lanes that new limits ask for, in small batches beside the cycles.
+
+        `read` is called when there are lanes to read.
+        """
+        after = 0
+        try:
+            while after := await self._store.reassign_lanes(ReassignLanes(term, after)):
+                pass
+            self.lanes((await self._store.load()).lanes)
+            read()
+        except LocktenderError as error:
+            log.warning("failed to reassign queue lanes: %s", error)
 
     def told(self, runs: Iterable[int]) -> None:
         """These runs were just submitted: their rows are read before the history tells of them."""

@@ -187,7 +187,7 @@ def endpoint(api: Api, route: ApiRoute) -> Callable[[Request], Awaitable[Respons
             api,
             request,
             principal,
-            api.core.acting(principal.name, only=principal.tags),
+            api.core.acting(principal.name, only=principal.tags, token=principal.token),
             as_query(request, route.query),
         )
         if route.body is not None:

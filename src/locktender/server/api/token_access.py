@@ -150,7 +150,7 @@ class TokenAccess:
         row, used = await self._valid(text, session=by == "cookie")
         self._note(row, used)
         scopes = cast("frozenset[Scope]", frozenset({"public", *implied(row.rights.scopes)}))
-        return Principal(row.name, scopes, row.rights.tags, by)
+        return Principal(row.name, scopes, row.rights.tags, by, row.id)
 
     async def _valid(self, text: str, *, session: bool) -> tuple[TokenRow, float]:
         """The token that the text stands for, itself or through a session; and when it was read."""

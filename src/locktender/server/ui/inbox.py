@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from locktender.base.errors import InvalidInput
 from locktender.client.mailing import EventWaitInfo
+from locktender.client.parts import MOST_EXAMINED, waits_in_parts
 from locktender.client.run import AsyncRun
 from locktender.server.api.reading import number
 from locktender.server.ui.pages import Dialog, Done, UiRoute, View
@@ -20,21 +21,17 @@ WAITS_READ = 2_000
 
 async def show_inbox(view: View) -> Response:
     event = view.query("event")
-    found = await view.client.events.waiting(limit=WAITS_READ)
+    rows, place = await waits_in_parts(
+        view.core, view.principal.tags, WAITS_READ, None, MOST_EXAMINED
+    )
+    found = [EventWaitInfo.of(row) for row in rows]
     names = sorted({each.event for each in found})
     mine = [each for each in found if not event or each.event == event]
-    if view.principal.tags:
-        seen: dict[str, bool] = {}
-        for run in {each.run for each in mine}:
-            info = await (await view.client.runs.get(run)).info()
-            seen[run] = view.principal.sees(info.tags)
-        mine = [each for each in mine if seen[each.run]]
-        names = sorted({each.event for each in mine})
     return await view.page(
         "inbox.html",
         waits=mine[:WAITS_SHOWN],
         more=len(mine) - WAITS_SHOWN,
-        cut=len(found) == WAITS_READ,
+        cut=place is not None,
         names=names[:20],
         event=event,
     )

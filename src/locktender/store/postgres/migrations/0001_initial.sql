@@ -357,6 +357,13 @@ CREATE TABLE locktender.request (
     body bytea NOT NULL
 );
 
+-- What the leader answered to questions of clients. Kept for a minute; no copy has it.
+CREATE TABLE locktender.answer (
+    question text PRIMARY KEY,
+    at bigint NOT NULL,
+    body bytea NOT NULL
+);
+
 -- Runs that applications submit inside their own transactions. The leader moves each into `run`, or keeps the
 -- answer that says why not. Nothing else of ours is touched by their transaction: no other caller waits for it.
 CREATE TABLE locktender.outbox (
@@ -437,6 +444,7 @@ CREATE TABLE locktender.schedule_history (
 CREATE INDEX schedule_history_name ON locktender.schedule_history (name, seq);
 
 -- Tokens of the HTTP API, as hashes; and sessions of browsers, which have the rights of the token `parent`.
+-- `made_with` is the token by which a token was made: it is revoked with that one.
 CREATE TABLE locktender.token (
     id text PRIMARY KEY,
     name text NOT NULL,
@@ -447,7 +455,8 @@ CREATE TABLE locktender.token (
     expires_at bigint,
     used_at bigint,
     revoked_at bigint,
-    revoked_by text
+    revoked_by text,
+    made_with text
 );
 
 CREATE UNIQUE INDEX token_name ON locktender.token (name) WHERE revoked_at IS NULL AND parent IS NULL;
