@@ -29,6 +29,7 @@ from bench import (
     sleepers,
     store,
     take_over,
+    ui,
     waits,
     worker,
 )
@@ -51,6 +52,7 @@ ON_DEMAND: dict[str, Callable[[], list[Figure]]] = {
     "maps": maps.run,
     "sleepers": sleepers.run,
     "take_over": take_over.run,
+    "ui": ui.run,
 }
 PARTS = DAILY | ON_DEMAND
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -256,11 +257,15 @@ def test_a_schedule_is_paused_resumed_and_run_now(server: PageServer, context: B
 def test_an_approval_is_answered_by_a_form_of_its_schema(
     server: PageServer, context: BrowserContext
 ):
-    run = server.submit("pages approval", {"item": MARKUP})
+    run = server.submit("pages approval", {"item": MARKUP}, key="for-acme", tags={"tenant": "acme"})
     server.until(run, "waiting")
     with opened(context, f"{server.origin}/inbox") as page:
         page.evaluate("window.marked = true")
-        expect(page.locator("tbody tr")).to_contain_text("page approved")
+        row = page.locator("tbody tr")
+        expect(row).to_contain_text("page approved")
+        expect(row).to_contain_text(f"item={json.dumps(MARKUP)}")
+        expect(row).to_contain_text("key for-acme")
+        expect(row.locator(".tag")).to_have_text("tenantacme")
         page.get_by_role("button", name="Answer").click()
         dialog = page.locator("#dialog")
         expect(dialog.locator("label")).to_have_count(3)

@@ -37,7 +37,7 @@ def test_more_workers_come_on_overflow_and_end_with_dev(tmp_path: Path) -> None:
     (tmp_path / "elastic.py").write_text(FLOW)
     flags = ["--set", "total_permits=1", "--set", "poll=200ms", "--set", "provision_interval=200ms"]
     with started("dev", "elastic.py", "--plain", "--max-workers", "2", *flags, cwd=tmp_path) as dev:
-        until(lambda: "locktender dev elastic.py (many)" in output_of(dev), "dev to start")
+        until(lambda: "locktender dev elastic.py (elastic:many)" in output_of(dev), "dev to start")
         run = locktender("submit", "elastic.py", "--json", cwd=tmp_path).data["id"]
         until(lambda: f"{run[:12]}  elastic:many  succeeded" in output_of(dev), "the run to end")
         pids = locktender("runs", "show", run, "--json", cwd=tmp_path).data["result"]

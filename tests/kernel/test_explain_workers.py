@@ -14,8 +14,8 @@ from locktender.base.limits import Limits, PoolRule
 from locktender.base.model import Stubborn
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.explain import Reason, Typical, explain_task
-from locktender.kernel.explain_workers import bound_by_total, no_room, pressures, seats
-from locktender.kernel.placement import Worker
+from locktender.kernel.explain_workers import no_room, pressures, seats
+from locktender.kernel.placement import Worker, bound_by_total
 from locktender.kernel.scheduler import Scheduler
 
 NOW = 10**15

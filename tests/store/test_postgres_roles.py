@@ -74,6 +74,7 @@ READS = {
         "run_states",
         "schedules_due",
         "stored_content",
+        "task_page",
         "tasks",
         "tasks_of",
     ),

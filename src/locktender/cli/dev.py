@@ -70,7 +70,8 @@ class ReloadedFile:
 
     @property
     def flows(self) -> list[str]:
-        return sorted(flows_of(self.module))
+        """By the names they are submitted by."""
+        return sorted(flow.name for flow in flows_of(self.module).values())
 
     @property
     def uses_processes(self) -> bool:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from operator import attrgetter
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -48,7 +47,7 @@ from locktender.client.views import (
     moment,
 )
 from locktender.store.decode import shown_task
-from locktender.store.protocol import EventFilter, Store
+from locktender.store.protocol import EventFilter, NodeCount, Store, TaskFilter
 
 if TYPE_CHECKING:
     from locktender.observe.slot_events import SlotChange
@@ -108,7 +107,7 @@ async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
 async def graph(core: Core, run_id: str) -> GraphInfo:
     row = await core.row(run_id)
     found = read_graph(await core.store.graph(row.graph))
-    return _graph(found, await core.store.tasks(row.seq))
+    return _graph(found, (await core.store.task_page(TaskFilter(row.seq, limit=0))).counts)
 
 
 class TaskPart(msgspec.Struct, frozen=True):
@@ -118,9 +117,6 @@ class TaskPart(msgspec.Struct, frozen=True):
     states: Collection[str] = ()
     after: int = 0
     limit: int = 50
-
-
-_number = attrgetter("id")
 
 
 class RunTasks(msgspec.Struct, frozen=True):
@@ -151,19 +147,24 @@ async def graph_and_tasks(core: Core, run_id: str, part: TaskPart | None = None)
         found = read_graph(await core.store.graph(row.graph))
     except (msgspec.MsgspecError, UnicodeError, NotFound):
         found = Graph(row.flow, ())
-    rows = await core.store.tasks(row.seq)
-    drawn = _graph(found, rows)
-    counts = Counter(task.state for task in rows)
-    wanted = {number for number, node in enumerate(found.nodes) if node.name == part.step}
-    rest = [
-        task
-        for task in rows
-        if (not part.step or task.node in wanted) and (not part.states or task.state in part.states)
-    ]
-    rest.sort(key=_number)
-    behind = [task for task in rest if task.id > part.after] if part.after else rest
-    page = behind[: part.limit]
-    failed = [task for task in rows if task.state in _FAILED][:MAX_FAILED]
+    wanted = [number for number, node in enumerate(found.nodes) if node.name == part.step]
+    nodes = wanted if part.step else None
+    states = list(part.states) or None
+    read = await core.store.task_page(
+        TaskFilter(row.seq, nodes, states, part.after, part.limit + 1)
+    )
+    page, counts = read.tasks[: part.limit], Counter[str]()
+    for each in read.counts:
+        counts[each.state] += each.tasks
+    matching = sum(
+        each.tasks
+        for each in read.counts
+        if (nodes is None or each.node in nodes) and (states is None or each.state in states)
+    )
+    failed: list[TaskRow] = []
+    if any(counts[state] for state in _FAILED):
+        where = TaskFilter(row.seq, states=[*_FAILED], limit=MAX_FAILED)
+        failed = (await core.store.task_page(where)).tasks
     progress_of: dict[int, Progress] = {}
     stubborn_of: dict[int, Stubborn] = {}
     if counts[TaskState.RUNNING]:
@@ -177,8 +178,9 @@ async def graph_and_tasks(core: Core, run_id: str, part: TaskPart | None = None)
             for task in map(shown_task, tasks)
         ]
 
-    last = page[-1].id if len(behind) > len(page) else None
-    return RunTasks(drawn, counts, shown(page), len(rest), last, shown(failed))
+    last = page[-1].id if len(read.tasks) > len(page) else None
+    drawn = _graph(found, read.counts)
+    return RunTasks(drawn, counts, shown(page), matching, last, shown(failed))
 
 
 class RunValues(msgspec.Struct, frozen=True):
@@ -198,7 +200,8 @@ async def task_values(core: Core, run_id: str, task: int) -> tuple[TaskInfo, Run
     """Raises `NotFound`."""
     row = await core.row(run_id)
     nodes = await nodes_of(core.store, row.graph)
-    for each in await core.store.tasks(row.seq):
+    where = TaskFilter(row.seq, after=task - 1, limit=1)
+    for each in (await core.store.task_page(where)).tasks:
         if each.id == task:
             shown = shown_task(each)
             given = None if each.input is None else await open_blobs(core, each.input)
@@ -207,11 +210,10 @@ async def task_values(core: Core, run_id: str, task: int) -> tuple[TaskInfo, Run
     raise NotFound(f"run {row.id} has no task {task}.", field="task", got=task)
 
 
-def _graph(found: Graph, tasks: Sequence[TaskRow]) -> GraphInfo:
+def _graph(found: Graph, counts: Sequence[NodeCount]) -> GraphInfo:
     states: dict[int, dict[str, int]] = {}
-    for task in tasks:
-        counts = states.setdefault(task.node, {})
-        counts[task.state] = counts.get(task.state, 0) + 1
+    for each in counts:
+        states.setdefault(each.node, {})[each.state] = each.tasks
     names_ = [node.name for node in found.nodes]
     nodes = [
         NodeInfo(

@@ -31,6 +31,7 @@ from locktender.flows.by_name import announcement
 from locktender.flows.flows import Flow
 from locktender.flows.registry import registry
 from locktender.store.protocol import SetSchedule
+from locktender.store.retry import repeated
 
 NEXT_TICKS = 5
 LAST_TICKS = 20
@@ -150,8 +151,7 @@ class AsyncSchedules:
             raise InvalidInput(
                 "at lies in the past.", field="at", got=at, hint="For a run now: submit the flow."
             )
-        await core.store.set_schedule(SetSchedule(named, "set", core.who, spec, only=core.only))
-        core.changed()
+        await self._store(SetSchedule(named, "set", core.who, spec, only=core.only))
         return await self.get(named)
 
     async def get(self, name: str) -> ScheduleInfo:
@@ -222,10 +222,17 @@ class AsyncSchedules:
                 got=name,
                 hint=f"Set it again (locktender schedules set {name} …) or delete it.",
             )
-        await self._core.store.set_schedule(
-            SetSchedule(name, what, self._core.who, only=self._core.only)
+        await self._store(SetSchedule(name, what, self._core.who, only=self._core.only))
+
+    async def _store(self, change: SetSchedule) -> None:
+        core = self._core
+        await repeated(
+            lambda: core.store.set_schedule(change),
+            f"schedule {change.name!r}",
+            core.clock,
+            core.guard.check,
         )
-        self._core.changed()
+        core.changed()
 
     async def _row(self, name: str) -> ScheduleRow:
         self._core.guard.check()

@@ -19,7 +19,6 @@ from locktender.base.states import TaskState
 from locktender.kernel.entries import QueuedRun, TaskEntry
 from locktender.kernel.explain_waits import WaitEstimate, wait_at
 from locktender.kernel.explain_workers import (
-    bound_by_total,
     no_fitting_worker,
     no_room,
     seats,
@@ -30,9 +29,9 @@ from locktender.kernel.gates.pool import PoolGate
 from locktender.kernel.gates.protocol import UNBOUNDED, Block, Gate, Lane
 from locktender.kernel.gates.rate import RateGate
 from locktender.kernel.gates.worker import WorkerGate
-from locktender.kernel.openings import holders_of, in_flight_of, older, openings, uses
+from locktender.kernel.openings import holders_of, older, openings, uses
 from locktender.kernel.pauses import pause_texts
-from locktender.kernel.placement import HOLD, Worker
+from locktender.kernel.placement import HOLD, Worker, bound_by_total
 from locktender.kernel.queue_position import QueueGroup, QueuePosition
 from locktender.kernel.reasons import (
     MAX_HOLDERS_SHOWN,
@@ -363,7 +362,7 @@ def _worker(
     running = [
         task
         for run in scheduler.ledger.runs.values()
-        for task in in_flight_of(run)
+        for task in run.tasks_in_flight()
         if task.state == TaskState.RUNNING
         and task.worker in matching
         and (task.spec.executor == requirement.executor or task.worker in by_total)

@@ -213,9 +213,7 @@ class Ledger(RunLedger):
         if lane is not None and self.task_queue.lanes.get(lane.key) in (lane, None):
             return lane
         spec = run.graph.nodes[node]
-        requirement = Requirement(
-            spec.executor, spec.step, spec.signature, tuple(sorted(spec.needs.items()))
-        )
+        requirement = Requirement.of(spec)
         window = run.windows.get(node)
         # Without gates of its own a run shares its lanes with all runs that need the same.
         own = run.seq if run.own_gates or window is not None else 0

@@ -13,9 +13,8 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from locktender.base.durations import spoken
-from locktender.base.states import HOLDING
 from locktender.kernel import lanes
-from locktender.kernel.entries import RunEntry, TaskEntry
+from locktender.kernel.entries import TaskEntry
 from locktender.kernel.fair_turns import Turns
 from locktender.kernel.gates.pool import PoolGate
 from locktender.kernel.gates.protocol import UNBOUNDED, Gate, Key, Lane, SlotGate
@@ -309,7 +308,7 @@ class _Asked(NamedTuple):
         running = [
             task
             for run in self.ledger.runs.values()
-            for task in in_flight_of(run)
+            for task in run.tasks_in_flight()
             if task.worker in ids and task.spec.executor == executor
         ]
         walk = self._behind(running, sharing)
@@ -388,7 +387,7 @@ def holders_of(ledger: Ledger, gate: Gate) -> list[TaskEntry]:
     held = gate.used - sum(slots for (_, _, name), (slots, _, _) in lingering if name == gate.name)
     found: list[TaskEntry] = []
     for run in ledger.runs.values():
-        for task in in_flight_of(run):
+        for task in run.tasks_in_flight():
             if slots := uses(task, gate):
                 found.append(task)
                 held -= slots
@@ -402,17 +401,6 @@ def holders_of(ledger: Ledger, gate: Gate) -> list[TaskEntry]:
 def older(lane: Lane[TaskEntry], task: TaskEntry) -> int:
     """How many of a lane stand before a task by rank and age."""
     return lane.before(task.rank, task.id)
-
-
-def in_flight_of(run: RunEntry) -> Iterator[TaskEntry]:
-    """Its tasks that are scheduled or running. Of 100,000 that wait few are looked at: these started first."""
-    left = run.in_flight
-    for task in run.tasks.values() if left else ():
-        if task.state in HOLDING:
-            left -= 1
-            yield task
-            if not left:
-                return
 
 
 def uses(task: TaskEntry, gate: Gate) -> int:

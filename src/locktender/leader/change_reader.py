@@ -73,6 +73,7 @@ class ChangeReader:
         await self._apply_events(scheduler, gathered, now)
         if not self.more:
             self._queue.history_read()
+            self._waits.history_read()
         if gathered.workers is not None:
             self._apply_workers(scheduler, gathered, lost)
         await self.requests(scheduler, gathered.requests, now)

@@ -114,11 +114,12 @@ class Leader:
         if told.outbox:
             self._outbox.told()
         # An acceptance alone changes nothing, unless the worker could get more offers by it.
-        workers = self._scheduler and self._scheduler.ledger.workers
-        if told.look or workers is None or any(map(workers.awaits_answer, told.accepted_by)):
+        known = self._scheduler
+        if told.look or not known or any(map(known.ledger.workers.awaits_answer, told.accepted_by)):
             self.wake()
-        elif told.queued:
+        elif told.queued or told.mailed:
             self._queue.told(told.queued)
+            self._waits.told(told.mailed, known, is_behind=self._foreign)
             self._awake.set()
 
     def worker_changed(self) -> None:
@@ -333,9 +334,7 @@ class Leader:
         if jump:
             log.warning("the store's clock jumped by %+.1f s", jump / SECOND)
             clock_jump.move_instants(scheduler, jump)
-        # What is reckoned between two answers may lag: a run woken by the store's time would sleep again.
-        woken_at = self._waits.woken_at
-        return woken_at if 0 < woken_at - now < SECOND else now
+        return self._waits.not_before_woken(now)
 
     async def _act(self, cycle: Cycle) -> None:
         scheduler = self._scheduler

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
+from locktender.base.clock import SECOND
 from locktender.base.events import NOBODY, Event, EventRow, unpack
+from locktender.base.graph import Node
 from locktender.base.model import RunRow
+from locktender.kernel.gates.worker import Requirement
 from locktender.store.protocol import EventFilter, RunFilter, Store
 
 MAX_NAMED: Final = 5
 """Runs that are named per gate."""
 PAGE: Final = 10_000
+OVERLAP: Final = 1_000
+"""Numbers of events within which one may become visible after those behind it."""
+MAX_SAMPLES: Final = 64
+"""Of one gate that are looked at to charge the waits of one second."""
+MINUTE: Final = 60 * SECOND
 HOLD_FLOW: Final = "locktender:hold"
 """The flow of holds of slots (`slots()`)."""
+WORKER_GATE: Final = "worker"
 OWN_GATES: Final = ("window:", "run:", "sequential")
 """Gates of one run: it waits for itself."""
 
@@ -44,37 +53,71 @@ class Samples:
     """Who held which gate, from when on."""
 
     def __init__(self, events: Iterable[Event]) -> None:
-        self._at: dict[str, list[int]] = {}
-        self._held: dict[str, list[Sequence[tuple[int, int]]]] = {}
+        self._at: dict[tuple[str, str], list[int]] = {}
+        self._held: dict[tuple[str, str], list[Sequence[tuple[int, int]]]] = {}
         for event in events:
-            if event.subject == "wait" and (held := event.data.get("held")):
-                self._at.setdefault(event.after, []).append(event.at)
-                self._held.setdefault(event.after, []).append(held)
+            self.add(event)
 
-    def shares(self, gate: str, start: int, end: int) -> dict[int, float]:
-        """Run → its share of the gate between two instants; they add up to 1. Empty: not known."""
-        at, held = self._at.get(gate, []), self._held.get(gate, [])
-        if not at:
-            return {}
-        first = max(0, bisect_right(at, start) - 1)
+    def add(self, event: Event) -> None:
+        if event.subject == "wait" and "held" in event.data:
+            for of in event.data.get("of", ("",)):
+                self._at.setdefault((event.after, of), []).append(event.at)
+                self._held.setdefault((event.after, of), []).append(event.data["held"])
+
+    def forget(self, before: int) -> None:
+        """Samples that say nothing of the time from `before` on."""
+        for kind, at in self._at.items():
+            old = max(0, bisect_right(at, before) - 1)
+            del at[:old], self._held[kind][:old]
+
+    def shares(
+        self, gate: str, start: int, end: int, of: str = "", most: int | None = None
+    ) -> dict[int, float]:
+        """Run → its share of the gate between two instants; they add up to 1. Empty: not known.
+
+        Under `NOBODY` is what nobody is to blame for. `of`: of workers, the name of what was required of them;
+        without it all that waited for workers count alike. `most`: about so many samples are looked at, each
+        for as long as the next one is away; None: all.
+        """
+        kinds = [each for each in self._at if each[0] == gate and each[1] in (of, "")]
+        kinds = kinds or [each for each in self._at if each[0] == gate and not of]
         found: dict[int, float] = {}
-        for number in range(first, len(at)):
-            if at[number] >= end and number > first:
-                break
+        for kind in kinds:
+            for run, share in self._shares(kind, start, end, most).items():
+                found[run] = found.get(run, 0.0) + share / len(kinds)
+        return found
+
+    def _shares(
+        self, kind: tuple[str, str], start: int, end: int, most: int | None
+    ) -> dict[int, float]:
+        at, held = self._at[kind], self._held[kind]
+        first = max(0, bisect_right(at, start) - 1)
+        last = max(first + 1, bisect_left(at, end))
+        numbers = range(first, last, max(1, (last - first) // most) if most else 1)
+        found: dict[int, float] = {}
+        for number in numbers:
+            following = number + numbers.step
             left = start if number == first else at[number]
-            right = min(end, at[number + 1]) if number + 1 < len(at) else end
-            slots = sum(each for _, each in held[number])
-            for run, own in held[number]:
+            right = min(end, at[following]) if following < last else end
+            several = held[number] or ((NOBODY, 1),)
+            slots = sum(each for _, each in several)
+            for run, own in several:
                 found[run] = found.get(run, 0.0) + max(1, right - left) * own / slots
         whole = sum(found.values())
         return {run: share / whole for run, share in found.items()}
 
 
+def required_by(nodes: Sequence[Node], node: int) -> str:
+    """What a task of this node requires of a worker, as samples call it; empty: that is not known."""
+    return Requirement.of(nodes[node]).name if 0 <= node < len(nodes) else ""
+
+
 def charged(us: int, shares: Mapping[int, float]) -> dict[int, int]:
-    """`us` by run, in whole microseconds; rounded so that nothing is left over."""
+    """`us` by run, in whole microseconds; rounded so that nothing is left over but what nobody is to blame for."""
     found = {run: int(us * share) for run, share in shares.items()}
     if found:
         found[max(found, key=lambda run: found[run])] += us - sum(found.values())
+    found.pop(NOBODY, None)
     return found
 
 
@@ -108,30 +151,90 @@ class HolderNames:
 
 async def limit_costs(store: Store, last_us: int) -> list[LimitCost]:
     """What each gate cost in waiting within the last so many microseconds, the most expensive first."""
-    since = await store.now() - last_us
-    events: list[Event] = []
-    after = 0
-    while rows := await store.events(EventFilter(run=NOBODY, after=after, limit=PAGE)):
-        for row in rows:
-            if row.at >= since and _tells(row):
-                events += [each for each in unpack(row) if each.subject in ("cost", "wait")]
-        after = rows[-1].seq
-        if len(rows) < PAGE:
-            break
-    samples, names = Samples(events), HolderNames(store)
-    costs: dict[str, tuple[int, int, dict[int, int]]] = {}
-    for event in events:
-        for gate, (us, waits) in event.data.get("gates", {}).items():
-            before, count, to = costs.get(gate, (0, 0, {}))
-            # Those waits ended in the second before: none of them began earlier than all of them last.
-            shares = samples.shares(gate, max(since, event.at - us), event.at)
-            for run, part in charged(us, shares).items():
-                to[run] = to.get(run, 0) + part
-            costs[gate] = before + us, count + waits, to
-    found = [
-        LimitCost(gate, us, waits, await names.of(to)) for gate, (us, waits, to) in costs.items()
-    ]
-    return sorted(found, key=lambda each: (-each.us, each.gate))
+    return await CostBook(store, last_us).read()
+
+
+Costs = dict[str, tuple[int, int, dict[int, int]]]
+"""Gate → microseconds, waits, and run → what is charged to it."""
+
+
+class CostBook:
+    """The same for a process that asks again and again: each reads what has been written since."""
+
+    def __init__(self, store: Store, last_us: int) -> None:
+        self._store = store
+        self._last_us = last_us
+        self._after: int | None = None
+        self._read: set[int] = set()
+        """Numbers of events that will be read again: one with a smaller number may become visible later."""
+        self._samples = Samples(())
+        self._by_minute: dict[int, Costs] = {}
+
+    async def read(self) -> list[LimitCost]:
+        since = await self._store.now() - self._last_us
+        if self._after is None:
+            self._after = await last_before(self._store, since)
+        while rows := await self._store.events(
+            EventFilter(run=NOBODY, after=self._after, limit=PAGE)
+        ):
+            self._add([row for row in rows if row.seq not in self._read], since)
+            self._after = rows[-1].seq
+            self._read = {row.seq for row in rows if row.seq > self._after - OVERLAP}
+            if len(rows) < PAGE:
+                self._after = max(rows[0].seq - 1, self._after - OVERLAP)
+                break
+        self._forget(since)
+        return await self._told()
+
+    def _add(self, rows: Sequence[EventRow], since: int) -> None:
+        told = [row for row in rows if row.at >= since and _tells(row)]
+        events = [each for row in told for each in unpack(row) if each.subject in ("cost", "wait")]
+        for event in events:
+            self._samples.add(event)
+        for event in events:
+            costs = self._by_minute.setdefault(event.at // MINUTE, {})
+            for gate, (us, waits) in event.data.get("gates", {}).items():
+                before, count, to = costs.get(gate, (0, 0, {}))
+                # Those waits ended in the second before: none of them began earlier than all of them last.
+                began = max(since, event.at - us)
+                shares = self._samples.shares(gate, began, event.at, most=MAX_SAMPLES)
+                for run, part in charged(us, shares).items():
+                    to[run] = to.get(run, 0) + part
+                costs[gate] = before + us, count + waits, to
+
+    def _forget(self, since: int) -> None:
+        for minute in [each for each in self._by_minute if (each + 1) * MINUTE <= since]:
+            del self._by_minute[minute]
+        self._samples.forget(since)
+
+    async def _told(self) -> list[LimitCost]:
+        total: Costs = {}
+        for costs in self._by_minute.values():
+            for gate, (us, waits, to) in costs.items():
+                before, count, whole = total.get(gate, (0, 0, {}))
+                for run, part in to.items():
+                    whole[run] = whole.get(run, 0) + part
+                total[gate] = before + us, count + waits, whole
+        names = HolderNames(self._store)
+        found = [
+            LimitCost(gate, us, waits, await names.of(to))
+            for gate, (us, waits, to) in total.items()
+        ]
+        return sorted(found, key=lambda each: (-each.us, each.gate))
+
+
+async def last_before(store: Store, at: int) -> int:
+    """The number of an event before `at`, close to it: found by halving, without reading what lies between."""
+    newest = await store.events(EventFilter(limit=1, newest=True))
+    low, high = 0, newest[-1].seq if newest else 0
+    while high - low > PAGE:
+        middle = (low + high) // 2
+        rows = await store.events(EventFilter(after=middle, limit=1))
+        if rows and rows[0].at < at:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def _tells(row: EventRow) -> bool:

@@ -13,18 +13,35 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import nlargest
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from locktender.base.events import NOBODY, EventRow, unpack
-from locktender.base.graph import Graph, needs_of
+from locktender.base.graph import Graph, Node, needs_of
 from locktender.base.model import RunRow
 from locktender.base.states import OUTBOX_RUNS, TERMINAL_RUNS
 from locktender.observe.blame import graph_of, history_rows, instant_of, read_times
-from locktender.observe.holders import OWN_GATES, HolderNames, LostTo, Samples, charged
-from locktender.observe.run_times import BACK_OFF, HAND_OFF, LOST, OFFER, WORK, RunTimes
-from locktender.observe.timeline_spans import Bins, SlimHistory, SlimTask, TaskSpan, slim_history
+from locktender.observe.holders import (
+    OWN_GATES,
+    WORKER_GATE,
+    HolderNames,
+    LostTo,
+    Samples,
+    charged,
+    required_by,
+)
+from locktender.observe.run_times import HAND_OFF, LOST, WORK, RunTimes
+from locktender.observe.timeline_spans import (
+    Bins,
+    Kind,
+    SlimHistory,
+    SlimTask,
+    TaskSpan,
+    kind_of,
+    node_name,
+    slim_history,
+)
 from locktender.store.protocol import Store
 
 MAX_ROWS: Final = 400
@@ -40,8 +57,6 @@ PAGE_ITEMS: Final = 200
 EXACT_BYTES: Final = 2_000_000
 """A larger history is read by `timeline_spans`."""
 MAX_HOLDERS: Final = 200
-
-Kind = Literal["work", "hand-off", "back-off", "sleep", "lost", "wait"]
 
 
 class TimelineWhat(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -151,7 +166,8 @@ async def timeline_run(store: Store, row: RunRow, part: TimelinePart | None = No
         history = [event for each in rows for event in unpack(each)]
         times, samples = await read_times(store, row, history, graph)
         drawn = drawn_exactly(times, graph, part)
-    return await _named(store, row, drawn, samples)
+    nodes = () if graph is None else graph.nodes
+    return await _named(store, row, nodes, drawn, samples)
 
 
 async def _samples(store: Store, row: RunRow, rows: Sequence[EventRow]) -> Samples:
@@ -279,17 +295,30 @@ def _drawn(source: _Source, graph: Graph | None, part: TimelinePart) -> DrawnTim
     whats, waited = Whats(), dict[int, int]()
     spans: dict[int, list[TaskSpan]] = {}
     tasks = source.tasks
+    # Hundreds of thousands: what is the same for all spans of a kind is looked up once.
+    total, adding = dict[str, int](), dict[tuple[int, str], Callable[[int, int], None]]()
     for span in source.spans(None):
         task, start, end, what, _ = span
-        number = whats.add(what, end - start)
+        if what in total:
+            total[what] += end - start
+        else:
+            total[what] = end - start
+            whats.add(what, 0)
         if task in shown:
             spans.setdefault(task, []).append(span)
             continue
-        held = by_node.get(tasks[task].node)
-        if held is not None:
-            held.add(number, start, end)
-            if what != WORK and what != HAND_OFF:
-                waited[task] = waited.get(task, 0) + end - start
+        node = tasks[task].node
+        add = adding.get((node, what))
+        if add is None:
+            held = by_node.get(node)
+            if held is None:
+                continue
+            add = adding[node, what] = held.adder(whats.add(what, 0))
+        add(start, end)
+        if what != WORK and what != HAND_OFF:
+            waited[task] = waited.get(task, 0) + end - start
+    for what, us in total.items():
+        whats.add(what, us)
     slowest = _slowest(source, waited, by_node)
     for span in source.spans(slowest) if slowest else ():
         spans.setdefault(span[0], []).append(span)
@@ -303,7 +332,7 @@ def _drawn(source: _Source, graph: Graph | None, part: TimelinePart) -> DrawnTim
             states.setdefault(task.node, Counter())[task.state] += 1
     folds = [
         TimelineFold(
-            _name(node, names),
+            node_name(node, names),
             node,
             counts[node],
             dict(states[node]),
@@ -332,7 +361,7 @@ def _items(source: _Source, names: list[str], part: TimelinePart) -> DrawnTimeli
     found = sorted(
         (task.index, number)
         for number, task in source.tasks.items()
-        if number and _name(task.node, names) == part.step and task.index > part.after
+        if number and node_name(task.node, names) == part.step and task.index > part.after
     )
     page = found[:PAGE_ITEMS]
     whats = Whats()
@@ -356,7 +385,7 @@ def _row(
     number: int, task: SlimTask, spans: list[TaskSpan], names: list[str], whats: Whats, start: int
 ) -> TimelineRow:
     return TimelineRow(
-        name=_name(task.node, names) if number else "",
+        name=node_name(task.node, names) if number else "",
         node=task.node,
         task=number,
         state=task.state,
@@ -369,23 +398,9 @@ def _row(
     )
 
 
-def _name(node: int, names: list[str]) -> str:
-    return names[node] if 0 <= node < len(names) else f"node {node}"
-
-
-def kind_of(what: str) -> Kind:
-    if what == WORK:
-        return "work"
-    if what in {HAND_OFF, OFFER}:
-        return "hand-off"
-    if what == BACK_OFF:
-        return "back-off"
-    if what == LOST:
-        return "lost"
-    return "sleep" if what == "time" or what.startswith("event:") else "wait"
-
-
-async def _named(store: Store, row: RunRow, drawn: DrawnTimeline, samples: Samples) -> Timeline:
+async def _named(
+    store: Store, row: RunRow, nodes: Sequence[Node], drawn: DrawnTimeline, samples: Samples
+) -> Timeline:
     """With the runs that held what was waited for."""
     held: dict[int, int] = {}
     names, numbers = HolderNames(store), dict[str, int]()
@@ -398,12 +413,13 @@ async def _named(store: Store, row: RunRow, drawn: DrawnTimeline, samples: Sampl
             gate = whats[span.what]
             own = gate.startswith(OWN_GATES)
             start, end = drawn.start + span.start, drawn.start + span.end
-            shares = {row.seq: 1.0} if own else samples.shares(gate, start, end)
+            of = required_by(nodes, each.node) if gate == WORKER_GATE else ""
+            shares = {row.seq: 1.0} if own else samples.shares(gate, start, end, of)
             for run, us in charged(span.end - span.start, shares).items():
                 to = lost.setdefault(span.what, {})
                 to[run] = to.get(run, 0) + us
             most = max(shares, key=lambda run: shares[run], default=None)
-            if most is not None and (most in held or len(held) < MAX_HOLDERS):
+            if most and (most in held or len(held) < MAX_HOLDERS):
                 number = held.setdefault(most, len(held))
                 span = msgspec.structs.replace(span, holder=number)
             spans.append(span)

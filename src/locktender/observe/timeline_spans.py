@@ -6,9 +6,9 @@ waited at each gate is the same as in `blame`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -28,9 +28,26 @@ TaskSpan = tuple[int, int, int, str, int]
 """A part of a task's time: task, start, end, `work`, `hand-off` or a gate, and the attempt from 0.
 
 A plain tuple: there are hundreds of thousands."""
+Kind = Literal["work", "hand-off", "back-off", "sleep", "lost", "wait"]
+_KINDS: Final[Mapping[str, Kind]] = {
+    WORK: "work",
+    HAND_OFF: "hand-off",
+    OFFER: "hand-off",
+    BACK_OFF: "back-off",
+    LOST: "lost",
+}
 
 
-class _Data(msgspec.Struct, gc=False):
+def kind_of(what: str) -> Kind:
+    waits: Kind = "sleep" if what == "time" or what.startswith("event:") else "wait"
+    return _KINDS.get(what, waits)
+
+
+def node_name(node: int, names: list[str]) -> str:
+    return names[node] if 0 <= node < len(names) else f"node {node}"
+
+
+class _Data(msgspec.Struct, frozen=True, gc=False):
     """Of what a change carries only what is needed here: the rest is not even decoded."""
 
     node: int = -1
@@ -54,8 +71,7 @@ _read: Callable[[bytes], list[_SlimChange]] = msgspec.json.Decoder(list[_SlimCha
 _NOTHING: Final = _Data()
 
 
-@dataclass(slots=True)
-class SlimTask:
+class SlimTask(msgspec.Struct, gc=False):
     node: int
     index: int
     state: str = ""
@@ -89,6 +105,7 @@ class _SlimReader:
     def __init__(self, rows: Sequence[EventRow], nodes: Sequence[Node], now: int) -> None:
         self._rows = rows
         self._nodes = nodes
+        self._plain = {at for at, node in enumerate(nodes) if node.wait is None}
         self._now = now
         self._tasks: dict[int, SlimTask] = {}
         self._found: list[TaskSpan] = []
@@ -98,11 +115,12 @@ class _SlimReader:
 
     def read(self) -> SlimHistory:
         start, end = self._rows[0].at if self._rows else self._now, self._now
+        changed = self._changed
         for row in self._rows:
             at = row.at
             for change in _read(row.body):
                 if change.subject == "task":
-                    self._changed(change, at)
+                    changed(change, at)
                 elif change.subject == "run":
                     if change.after == RunState.QUEUED and change.before in _AGAIN:
                         start, end = at, self._now
@@ -130,19 +148,24 @@ class _SlimReader:
         after = change.after
         if after == _PENDING:
             return
-        number, data = change.task, change.data
+        number = change.task
         task = self._tasks.get(number)
         if task is None:
-            asked = data or _NOTHING
+            asked = change.data or _NOTHING
             self._tasks[number] = SlimTask(asked.node, asked.index, after, at, at, 0, asked)
             return
-        if at > task.since:
-            self._add(number, task, at, change)
-        if task.state == _RUNNING:
+        state, since = task.state, task.since
+        if state == _RUNNING:
+            if at > since:
+                what = LOST if after in _LOST else WORK
+                self._found.append((number, since, at, what, task.attempt))
             task.attempt += 1
+        elif at > since:
+            self._add(number, task, at, change)
         if after == _REQUESTED:
-            task.asked = data or _NOTHING
-        task.state, task.since, task.end = after, at, at
+            task.asked = change.data or _NOTHING
+        task.state = after
+        task.since = task.end = at
 
     def _add(self, number: int, task: SlimTask, end: int, follows: _SlimChange | None) -> None:
         """What the time since its last change went into."""
@@ -159,6 +182,20 @@ class _SlimReader:
 
     def _waited(self, number: int, task: SlimTask, end: int, follows: _SlimChange | None) -> None:
         start, attempt, found = task.since, task.attempt, self._found
+        if (
+            follows is not None
+            and follows.data is not None
+            and len(follows.data.waits) == 1
+            and task.node in self._plain
+            and not task.asked.not_before
+            and not self._pauses
+            and self._paused_at is None
+        ):
+            # Nearly all: one gate, and nothing else.
+            [(what, us)] = follows.data.waits.items()
+            if us > 0:
+                found.append((number, start, end, what, attempt))
+                return
         node = self._nodes[task.node] if 0 <= task.node < len(self._nodes) else None
         if node is not None and node.wait is not None:
             what = "time" if node.event is None else f"event:{node.event.name}"
@@ -200,32 +237,40 @@ class Bins:
         self._steps: dict[int, list[int]] = {}
 
     def add(self, what: int, start: int, end: int) -> None:
-        if start < self._start:
-            start = self._start
-        if end > self._end:
-            end = self._end
-        if end <= start:
-            return
-        parts = self._parts.get(what)
-        if parts is None:
-            parts = self._parts[what] = [0.0] * self._count
-            self._steps[what] = [0] * (self._count + 1)
-        first, last = (start - self._start) / self._width, (end - self._start) / self._width
-        one, other = int(first), int(last)
-        if other >= self._count:  # its end is the end of the last bin
-            other = self._count - 1
-        if one == other:
-            parts[one] += last - first
-            return
-        parts[one] += one + 1 - first
-        parts[other] += last - other
-        steps = self._steps[what]
-        steps[one + 1] += 1
-        steps[other] -= 1
+        self.adder(what)(start, end)
+
+    def adder(self, what: int) -> Callable[[int, int], None]:
+        """Adds spans of one kind."""
+        count, begin, until, width = self._count, self._start, self._end, self._width
+        parts = self._parts.setdefault(what, [0.0] * count)
+        steps = self._steps.setdefault(what, [0] * (count + 1))
+
+        def add(start: int, end: int) -> None:
+            if start < begin:
+                start = begin
+            if end > until:
+                end = until
+            if end <= start:
+                return
+            first, last = (start - begin) / width, (end - begin) / width
+            one, other = int(first), int(last)
+            if other >= count:  # its end is the end of the last bin
+                other = count - 1
+            if one == other:
+                parts[one] += last - first
+                return
+            parts[one] += one + 1 - first
+            parts[other] += last - other
+            steps[one + 1] += 1
+            steps[other] -= 1
+
+        return add
 
     def series(self) -> dict[int, list[float]]:
         found: dict[int, list[float]] = {}
         for what, parts in sorted(self._parts.items()):
+            if not any(parts):
+                continue  # all of it lies outside
             level, values = 0, list[float]()
             for part, step in zip(parts, self._steps[what], strict=False):
                 level += step

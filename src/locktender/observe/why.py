@@ -31,10 +31,10 @@ from locktender.kernel.held_runs import reason_of
 from locktender.kernel.reasons import Reason, Typical
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import Until, patience
-from locktender.observe.answer import Why, why_run
+from locktender.observe.answer import LEFT, Why, why_run
+from locktender.observe.holders import WORKER_GATE
 from locktender.observe.live import Question, ask_leader, live_typical
 from locktender.observe.rebuilt import (
-    WORKER_GATE,
     provisioner_note,
     rebuild,
     troubles,
@@ -78,6 +78,8 @@ async def explain_task(store: Store, task: int, labels: Declared | None = None) 
 
 async def _settled(store: Store, ask: Callable[[], Awaitable[Why]]) -> Why:
     why = await ask()
+    if why.note == LEFT:
+        why = await ask()  # its row was read before that, and says by now what became of it
     for _ in range(2):
         if not why.unblocked:
             return why

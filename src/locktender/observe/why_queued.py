@@ -41,7 +41,7 @@ MAX_FLOWS_TIMED = 20
 """Flows whose usual durations are read for one list of the queue."""
 
 
-MAX_PLACED = 15
+MAX_PLACED = 10
 """Runs of one list whose place in the queue is counted: some milliseconds each where the queue is long."""
 
 
@@ -81,7 +81,8 @@ async def queued_whys(
     views: dict[str, QueueView] = {}
     for entry in reversed(entries):
         if entry.run.flow not in views and len(views) < MAX_FLOWS_TIMED:
-            view = await store.beside(entry.run.seq, rebuilt.MAX_RUNS_COUNTED)
+            # Who stands before each is in the list: nothing is counted.
+            view = await store.beside(entry.run.seq, 1)
             if view is not None:
                 views[entry.run.flow] = view
     if not views:

@@ -12,6 +12,7 @@ from locktender.base.events import SUBJECTS, Event, unpack
 from locktender.client.history import (
     EventReaderInfo,
     EventToken,
+    FollowedEvent,
     Follower,
     HistoryEvent,
     check_room,
@@ -62,14 +63,19 @@ async def follow_events(call: ApiCall) -> Any:
     )
     followers, principal = call.api.followers, call.principal
     place = await followers.begin(call.request.headers.get("last-event-id"))
-    return EventStream(
-        followers,
-        place,
-        lambda each: (
+
+    def wanted(each: FollowedEvent) -> bool:
+        return (
             principal.sees(each.tags)
             and (run is None or each.event.run_id == run)
             and (subjects is None or each.event.subject in subjects)
-        ),
+        )
+
+    everything = run is None and subjects is None and not principal.tags
+    return EventStream(
+        followers,
+        place,
+        None if everything else wanted,
         lambda: call.api.access.until_ended(call.request),
     )
 

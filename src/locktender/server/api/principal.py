@@ -24,6 +24,8 @@ from locktender.server.api.answers import Forbidden, Unauthorized
 Scope = Literal["public", "read", "submit", "operate", "admin"]
 """What a route asks of a principal. `public`: nothing."""
 EVERY_SCOPE: frozenset[Scope] = frozenset({"public", "read", "submit", "operate", "admin"})
+NOBODY_NAMED = "http"
+"""Who changes something where no token is asked for, as the history has it."""
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 CSRF_HEADER = "x-csrf-token"
 FORM_TYPES = frozenset({"application/x-www-form-urlencoded", "multipart/form-data", "text/plain"})
@@ -125,7 +127,7 @@ class LoopbackAccess:
                 hint="Use http://127.0.0.1 or http://localhost.",
             )
         check_origin(request)
-        return Principal("http", EVERY_SCOPE)
+        return Principal(NOBODY_NAMED, EVERY_SCOPE)
 
     def csrf(self, request: Request) -> str:  # noqa: ARG002
         return self._csrf

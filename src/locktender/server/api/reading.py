@@ -264,6 +264,7 @@ def _wrong_field(message: str, value: Any, kind: Any) -> InvalidInput:
         return InvalidInput(
             f"there is no field {named[0]!r}{f' in {shown}' if shown else ''}.",
             field=f"{shown}.{named[0]}" if shown else named[0],
+            got=cast("dict[str, Any]", part).get(named[0]) if isinstance(part, dict) else None,
             hint=did_you_mean(named[0], known),
         )
     if said.startswith("Object missing required field"):

@@ -92,7 +92,14 @@ class ApiCall:
             run = await self.client.runs.get(run_id)
             info = await run.info()
         except NotFound as error:
-            raise missing if len(run_id.strip()) == ID_LENGTH else error from None
+            if len(run_id.strip()) != ID_LENGTH:
+                missing = NotFound(
+                    error.message,
+                    field="run",
+                    got=run_id,
+                    hint="GET /api/v1/runs?beginning=… finds runs by the beginning of their id.",
+                )
+            raise missing from None
         if not self.principal.sees(info.tags):
             raise missing
         return run, info

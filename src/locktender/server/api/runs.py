@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from locktender.base import names
 from locktender.base.clock import SECOND
-from locktender.base.errors import InvalidInput, LocktenderError
+from locktender.base.errors import InvalidInput, LocktenderError, NotFound
 from locktender.base.ids import MAX_RUNS
 from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.client.bulk import filter_of
@@ -17,9 +17,7 @@ from locktender.client.parts import MOST_EXAMINED, beginning_in_parts, runs_in_p
 from locktender.client.run import AsyncRun
 from locktender.client.runs_async import checked_beginning
 from locktender.client.submission import Submission
-from locktender.client.submit import Prepared
 from locktender.client.views import EndedRun, Requested, RunInfo
-from locktender.observe.tracing import valid_parent
 from locktender.server.api.answers import Fault, fault_of
 from locktender.server.api.bodies import (
     CancelBody,
@@ -39,7 +37,7 @@ from locktender.server.api.bodies import (
 from locktender.server.api.reading import no_cursor, pairs, words
 from locktender.server.api.routing import ApiCall, ApiRoute, Reply, conflict
 from locktender.server.api.streams import while_asked
-from locktender.server.api.submitting import IdempotencyKey
+from locktender.server.api.submitting import IdempotencyKey, in_trace
 from locktender.server.api.tenancy import own_key
 
 RUNS = "/api/v1/runs"
@@ -105,7 +103,7 @@ async def submit_run(call: ApiCall) -> Reply:
     groups, key = call.api.groups, _idempotency(call)
     if key is not None and (run := await key.earlier(call.core)) is not None:
         return accepted(run, "repeated")
-    prepared = _traced(call, await groups.prepare(body.flow, [_submission(call, body)]))
+    prepared = in_trace(await groups.prepare(body.flow, [_submission(call, body)]), call.request)
     if key is not None:
         prepared = key.given_to(prepared)
     return accepted(await groups.submit(prepared[0], key))
@@ -116,7 +114,7 @@ async def submit_runs(call: ApiCall) -> Reply:
     key = _idempotency(call)
     earlier = None if key is None else await key.earlier(call.core)
     calls = [_submission(call, each) for each in body.runs]
-    prepared = _traced(call, await call.api.groups.prepare(body.flow, calls))
+    prepared = in_trace(await call.api.groups.prepare(body.flow, calls), call.request)
     if key is not None:
         prepared = key.given_to(prepared)
         await call.api.groups.claim(key)
@@ -136,17 +134,6 @@ def _idempotency(call: ApiCall) -> IdempotencyKey | None:
     if given is None:
         return None
     return IdempotencyKey(given.strip(), call.principal.owner, [call.request.url.path, call.raw])
-
-
-def _traced(call: ApiCall, prepared: list[Prepared]) -> list[Prepared]:
-    """In the trace of the caller, unless this server's own tracing goes on with it."""
-    parent = valid_parent(call.request.headers.get("traceparent", ""))
-    return [
-        each
-        if parent is None or each.run.trace is not None
-        else msgspec.structs.replace(each, run=msgspec.structs.replace(each.run, trace=parent))
-        for each in prepared
-    ]
 
 
 def _submission(call: ApiCall, body: RunCall) -> Submission:
@@ -191,7 +178,10 @@ async def list_runs(call: ApiCall) -> Reply:
 
 
 async def _beginning(call: ApiCall, text: str, limit: int) -> Reply:
-    beginning = checked_beginning(text)
+    try:
+        beginning = checked_beginning(text)
+    except NotFound as error:
+        raise InvalidInput(error.message, field="beginning", got=text) from None
     found, place = await beginning_in_parts(
         call.core, beginning, call.principal.tags, limit, MOST_EXAMINED
     )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from starlette.responses import Response
 
 from locktender.base.errors import InvalidInput
+from locktender.base.model import RunRow
 from locktender.client.mailing import EventWaitInfo
 from locktender.client.parts import MOST_EXAMINED, waits_in_parts
 from locktender.client.run import AsyncRun
@@ -15,8 +18,34 @@ from locktender.server.api.reading import number
 from locktender.server.ui.pages import Dialog, Done, UiRoute, View
 from locktender.server.ui.schema_form import example, form_fields, form_value
 
-WAITS_SHOWN = 100
+WAITS_SHOWN = 50
 WAITS_READ = 2_000
+MOST_BYTES, MOST_CHARS = 4_000, 160
+"""Of arguments that are shown in a row, as they are stored and as they are shown."""
+
+
+class AboutRun(msgspec.Struct, frozen=True):
+    """What tells a run from the others of its flow."""
+
+    key: str | None
+    tags: Mapping[str, str]
+    arguments: str
+
+    @classmethod
+    def of(cls, row: RunRow) -> AboutRun:
+        return cls(row.key, row.tags, arguments_text(row.params))
+
+
+def arguments_text(params: bytes) -> str:
+    """`order=4711, to="acme"`; empty where there are none, or too many to be shown."""
+    if len(params) > MOST_BYTES:
+        return ""
+    try:
+        given = msgspec.json.decode(params, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeError):
+        return ""
+    text = ", ".join(f"{name}={bytes(value).decode()}" for name, value in given.items())
+    return text if len(text) <= MOST_CHARS else f"{text[:MOST_CHARS]} …"
 
 
 async def show_inbox(view: View) -> Response:
@@ -27,9 +56,13 @@ async def show_inbox(view: View) -> Response:
     found = [EventWaitInfo.of(row) for row in rows]
     names = sorted({each.event for each in found})
     mine = [each for each in found if not event or each.event == event]
+    shown = mine[:WAITS_SHOWN]
     return await view.page(
         "inbox.html",
-        waits=mine[:WAITS_SHOWN],
+        waits=shown,
+        about={
+            each: AboutRun.of(await view.core.row(each)) for each in {wait.run for wait in shown}
+        },
         more=len(mine) - WAITS_SHOWN,
         cut=place is not None,
         names=names[:20],

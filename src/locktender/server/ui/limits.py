@@ -13,6 +13,7 @@ from locktender.client.views import LimitInfo
 from locktender.server.api.tenancy import shown_limit
 from locktender.server.ui.pages import Dialog, Done, FormField, UiRoute, View
 from locktender.server.ui.pools import REASON, number
+from locktender.server.ui.reading import rule_name
 from locktender.server.ui.words import segment
 
 MOST_CHANGES = 50
@@ -38,10 +39,8 @@ async def show_limits(view: View) -> Response:
         seen = [shown_limit(view.principal, each) for each in found]
         found = [each for each in seen if each is not None]
     waiting: Counter[str] = Counter()
-    for each in work.gates:
-        kind, _, counter = each.gate.partition(":")
-        if kind in ("runs", "tag", "paused"):
-            waiting[_rule_name(counter)] += each.waiting
+    for counter, runs in work.shut_for.items():
+        waiting[rule_name(counter)] += runs
     return await view.page(
         "limits.html",
         main=[each for each in found if each.kind in ("runs", "active", "tag", "fair")],
@@ -50,16 +49,10 @@ async def show_limits(view: View) -> Response:
         meaning=MEANING,
         tag_waiting=waiting,
         work=work,
-        costs=await view.shared.costs() if alone else [],
+        costs=await view.shared.costs(soon=view.fragment != "costs") if alone else [],
         changes=await view.client.limits.history(MOST_CHANGES) if alone else [],
         settable=SETTABLE,
     )
-
-
-def _rule_name(counter: str) -> str:
-    """The limit that a counter belongs to: of `tenant=*acme`, one value of a limit for each, `tenant=*`."""
-    key, each, _ = counter.partition("=*")
-    return f"{key}{each}"
 
 
 def meaning_of(limit: LimitInfo) -> str:

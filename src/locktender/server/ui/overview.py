@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
 from starlette.responses import RedirectResponse, Response
 
-from locktender.client.views import RunInfo, instant
-from locktender.server.state import DemandAnswer, Health
+from locktender.client.views import RunInfo, WorkerInfo, instant
+from locktender.server.state import DemandAnswer, Health, Need
 from locktender.server.ui.canal import canal, gate_href, rates, series
 from locktender.server.ui.pages import HEADERS, UiRoute, View
 from locktender.server.ui.reading import ActiveWork
@@ -38,20 +38,25 @@ async def show_overview(view: View) -> Response:
         return RedirectResponse("/runs", 303, HEADERS)
     work = await view.shared.work()
     health, _ = await view.api.health.answer()
-    alerts = [*_troubles(health), *_of_work(work), *_of_demand(await view.api.demand.answer())]
+    alerts = [
+        *_troubles(health),
+        *_of_work(work),
+        *_of_demand(await view.api.demand.answer(), await view.client.workers.list()),
+    ]
     failed = await view.core.store.runs(
         RunFilter(states=["failed", "timed_out", "held"], limit=MOST_FAILED)
     )
-    found = rates(work.traffic.lately, work.now)
+    lately = await view.shared.lately()
+    found = rates(lately, work.now)
     waiting = [each for each in work.gates if each.gate and each.waiting]
     waiting.sort(key=lambda each: -each.waiting)
-    idle = not work.traffic.lately and not work.opened.active
+    idle = not lately and not work.opened.active
     empty = idle and not await view.core.store.runs(RunFilter(limit=1))
     return await view.page(
         "overview.html",
         canal=canal(work, found),
         rates=found,
-        series=series(work.traffic.lately, work.now),
+        series=series(lately, work.now),
         gates=[(each, gate_href(each)) for each in waiting[:MOST_GATES]],
         more_gates=len(waiting) - MOST_GATES,
         alerts=alerts[:MOST_ALERTS],
@@ -106,16 +111,28 @@ def _of_work(work: ActiveWork) -> Iterator[Alert]:
         )
 
 
-def _of_demand(demand: DemandAnswer) -> Iterator[Alert]:
+def _of_demand(demand: DemandAnswer, workers: Sequence[WorkerInfo]) -> Iterator[Alert]:
     for need in demand.by_need:
-        if not need.matching_workers:
-            labels = "".join(f", {key}={value}" for key, value in need.needs.items())
-            yield Alert(
-                f"No worker fits {plural(need.tasks, 'task')} of step {need.step} ({need.executor}{labels}).",
-                "/workers",
-                "Workers",
-                "bad",
-            )
+        if need.matching_workers:
+            continue
+        labels = "".join(f", {key}={value}" for key, value in need.needs.items())
+        what = f"{plural(need.tasks, 'task')} of step {need.step} ({need.executor}{labels})"
+        drained = sum(_would_fit(each, need) for each in workers)
+        if drained:
+            fits = plural(drained, "worker that fits drains", "workers that fit drain")
+            yield Alert(f"{what} wait: {fits}, and there is no other.", "/workers", "Workers")
+        else:
+            yield Alert(f"No worker fits {what}.", "/workers", "Workers", "bad")
+
+
+def _would_fit(worker: WorkerInfo, need: Need) -> bool:
+    """Whether it drains, and its executors and labels fit."""
+    return (
+        worker.alive
+        and worker.draining
+        and worker.permits.get(need.executor, 0) != 0
+        and all(worker.labels.get(key) == value for key, value in need.needs.items())
+    )
 
 
 ROUTES = (UiRoute("/", show_overview),)

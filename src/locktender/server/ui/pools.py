@@ -73,13 +73,13 @@ async def show_pool(view: View) -> Response:
     alone = not view.principal.tags
     gates = {f"{kind}:{name}" for kind in ("pool", "rate", "reserved", "paused")}
     changes = await view.client.limits.history(MOST_CHANGES) if alone else []
-    costs = await view.shared.costs() if alone else []
+    costs = await view.shared.costs(soon=view.fragment != "costs") if alone else []
     return await view.page(
         "pool.html",
         card=card,
         pool=info,
         changes=[each for each in changes if (each.kind, each.name) == ("pool", name)][:MOST_SHOWN],
-        costs=[each for each in costs if each.gate in gates],
+        costs=None if costs is None else [each for each in costs if each.gate in gates],
         waiters=[(each, instant(each.since)) for each in card.waiters],
     )
 

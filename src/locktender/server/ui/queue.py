@@ -13,6 +13,7 @@ from locktender.client.parts import MOST_EXAMINED, queue_in_parts
 from locktender.client.run_details import nodes_of
 from locktender.client.views import RunInfo, instant
 from locktender.observe.answer import Why
+from locktender.observe.rebuilt import places
 from locktender.observe.why_queued import queued_whys
 from locktender.server.api.routing import ApiCall, conflict
 from locktender.server.ui.pages import Dialog, Done, FormField, UiRoute, View
@@ -53,7 +54,7 @@ async def show_queue(view: View) -> Response:
         rows=rows,
         opened=opened,
         oldest=instant(opened.oldest_at) if opened.oldest_at else None,
-        places=(await view.shared.work()).places,
+        places=await _places(view, entries),
         max_runs=limits.max_concurrent_runs,
         max_active=limits.max_active,
         runs_paused=limits.runs_paused,
@@ -80,6 +81,15 @@ async def _page(view: View, after: QueuePlace | None) -> tuple[list[QueueEntry],
     if len(found) > PAGE:
         place = QueuePlace(found[PAGE - 1].run.seq, found[PAGE - 1].position)
     return found[:PAGE], place
+
+
+async def _places(view: View, entries: list[QueueEntry]) -> int:
+    """How many runs hold a place. Beside a queued run that is a small read, however long the queue is."""
+    for entry in entries[:1]:
+        beside = await view.core.store.beside(entry.run.seq, 1)
+        if beside is not None:
+            return places(beside).ledger.run_gate.used
+    return (await view.shared.work()).places
 
 
 async def _rows(store: Store, entries: list[QueueEntry], whys: list[Why]) -> list[QueuedRow]:

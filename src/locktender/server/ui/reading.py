@@ -23,19 +23,21 @@ from locktender.client.pools_async import pool_infos
 from locktender.client.views import PoolInfo
 from locktender.kernel import lanes
 from locktender.kernel.entries import TaskEntry
+from locktender.kernel.gates.count import CountGate
 from locktender.kernel.gates.protocol import Block, Gate
 from locktender.kernel.scheduler import Scheduler
-from locktender.observe.holders import LimitCost, limit_costs
+from locktender.observe.holders import CostBook, LimitCost
 from locktender.observe.rebuilt import rebuild
 from locktender.server.state import Fresh
 from locktender.server.ui.live import LiveFeed
 from locktender.store.open import store_for
-from locktender.store.protocol import OpenRuns, Snapshot, Store, Traffic
+from locktender.store.protocol import OpenRuns, RecentRun, Snapshot, Store, Traffic
 
 WORK_SECONDS = 0.5
 COST_SECONDS = 10.0
 COST_LAST_US = 24 * 3600 * 1_000_000
 READ_TIMEOUT_SECONDS = 10.0
+SOON_SECONDS = 0.05
 MOST_LANES = 500
 MOST_RUNS = 10_000
 """Of the newest runs the times are read, for charts."""
@@ -76,12 +78,15 @@ class ActiveWork(msgspec.Struct, frozen=True):
 
     now: int
     opened: OpenRuns
-    traffic: Traffic
     max_active: int
     max_runs: int
     places: int
     """Runs that hold a place: one that sleeps or waits for an event has given it back."""
     gates: list[GateCount]
+    shut_for: dict[str, int]
+    """Limit of runs → queued runs that it lets not start now, alone or together with other limits."""
+    lanes_cut: bool
+    """There are more lanes of queued runs than were read: numbers of waiting runs are of the longest ones."""
     running: int
     """Tasks with a running body."""
     offered: int
@@ -105,16 +110,28 @@ class SharedReadings:
         self._core = core
         self._large = False
         self._work: Fresh[ActiveWork] = Fresh(self._read_work, WORK_SECONDS)
+        self._lately: Fresh[Traffic] = Fresh(
+            partial(core.store.traffic, 0, MOST_RUNS), WORK_SECONDS
+        )
         self._costs: Fresh[list[LimitCost]] = Fresh(
-            partial(limit_costs, core.store, COST_LAST_US), COST_SECONDS
+            CostBook(core.store, COST_LAST_US).read, COST_SECONDS
         )
 
     async def work(self) -> ActiveWork:
         return await self._work.get(READ_TIMEOUT_SECONDS)
 
-    async def costs(self) -> list[LimitCost]:
-        """What each limit cost in waiting in the last 24 hours."""
-        return await self._costs.get(READ_TIMEOUT_SECONDS)
+    async def lately(self) -> list[RecentRun]:
+        """The newest runs, for rates and charts."""
+        return (await self._lately.get(READ_TIMEOUT_SECONDS)).lately
+
+    async def costs(self, *, soon: bool) -> list[LimitCost] | None:
+        """What each limit cost in waiting in the last 24 hours. None: it is being read, and `soon` was asked."""
+        try:
+            return await self._costs.get(SOON_SECONDS if soon else READ_TIMEOUT_SECONDS)
+        except TimeoutError:
+            if soon:
+                return None
+            raise
 
     def changed(self) -> None:
         """Somebody changed something through this server: the next page shows it."""
@@ -123,6 +140,7 @@ class SharedReadings:
     async def close(self) -> None:
         await self.feed.close()
         await self._work.close()
+        await self._lately.close()
         await self._costs.close()
 
     async def _read_work(self) -> ActiveWork:
@@ -149,7 +167,7 @@ async def _elsewhere(settings: Settings) -> ActiveWork:
 
 
 async def read_work(store: Store) -> ActiveWork:
-    traffic = await store.traffic(MOST_LANES, MOST_RUNS)
+    by_lane = (await store.traffic(MOST_LANES, 0)).by_lane
     opened = await store.open_runs()
     scheduler, snapshot = await rebuild(store)
     waiters = _waiters(scheduler)
@@ -160,11 +178,12 @@ async def read_work(store: Store) -> ActiveWork:
     return ActiveWork(
         now=snapshot.now,
         opened=opened,
-        traffic=traffic,
         max_active=snapshot.limits.max_active,
         max_runs=snapshot.limits.max_concurrent_runs,
         places=scheduler.ledger.run_gate.used,
-        gates=_gates(scheduler, snapshot, traffic.by_lane),
+        gates=_gates(scheduler, snapshot, by_lane),
+        shut_for=_shut_for(scheduler, snapshot.now, by_lane),
+        lanes_cut=len(by_lane) >= MOST_LANES,
         running=states.count(TaskState.RUNNING),
         offered=states.count(TaskState.SCHEDULED),
         pools=pool_infos(scheduler, snapshot),
@@ -214,6 +233,17 @@ def _gates(
     return sorted(found.values(), key=lambda each: (each.what, -each.waiting, each.gate))
 
 
+def _shut_for(scheduler: Scheduler, now: int, by_lane: list[tuple[str, int]]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for signature, waiting in by_lane:
+        if not lanes.holds(signature) and signature != lanes.PAUSED:
+            counters, _ = lanes.read(signature)
+            for gate in _run_gates(scheduler, counters):
+                if gate.blocks(1, now) is not None:
+                    found[gate.name] += waiting
+    return dict(found)
+
+
 def _blocked(scheduler: Scheduler, now: int) -> dict[str, tuple[str, int]]:
     """Where the tasks of each executing run wait."""
     found: dict[str, Counter[str]] = {}
@@ -228,8 +258,24 @@ def _blocked(scheduler: Scheduler, now: int) -> dict[str, tuple[str, int]]:
 
 
 def _run_gates(scheduler: Scheduler, counters: Iterable[str]) -> list[Gate]:
-    tags = scheduler.ledger.tag_gates
-    return [scheduler.ledger.run_gate, *(tags[each] for each in sorted(counters) if each in tags)]
+    ledger = scheduler.ledger
+    rules = {rule.name: rule for rule in ledger.limits.tags}
+    found = [ledger.run_gate]
+    for counter in sorted(counters):
+        gate, rule = ledger.tag_gates.get(counter), rules.get(rule_name(counter))
+        if gate is None and rule is not None:
+            # No run executes under it: the ledger has not counted there yet.
+            gate = CountGate("tag", counter, rule.limit)
+            gate.set(rule.limit, paused=rule.paused)
+        if gate is not None:
+            found.append(gate)
+    return found
+
+
+def rule_name(counter: str) -> str:
+    """The limit that a counter belongs to: of `tenant=*acme`, one value of a limit for each, `tenant=*`."""
+    key, each, _ = counter.partition("=*")
+    return f"{key}{each}"
 
 
 def _first(gates: list[Gate], now: int) -> Block | None:

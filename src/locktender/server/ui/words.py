@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 
 from locktender.base.durations import spoken
 from locktender.base.names import without_controls
+from locktender.server.api.principal import NOBODY_NAMED
 
 SHORT_ID = 12
 """Characters of a run's id that are shown."""
@@ -135,6 +136,11 @@ def plural(number: int, word: str, several: str = "") -> str:
     return f"{number:,} {word if number == 1 else several or word + 's'}"
 
 
+def who(name: str) -> str:
+    """Who did it, by what the API calls them."""
+    return "no login" if name == NOBODY_NAMED else name
+
+
 def short(run: str) -> str:
     return run[:SHORT_ID]
 
@@ -185,6 +191,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "count": count,
     "brief": brief,
     "short": short,
+    "who": who,
     "flow_name": flow_name,
     "clean": clean,
     "segment": segment,

@@ -20,6 +20,7 @@ from locktender.base.model import (
 from locktender.store.postgres import event_order, reads
 from locktender.store.postgres.session import PostgresSession
 from locktender.store.protocol import (
+    CountedTasks,
     Counts,
     EventFilter,
     Follow,
@@ -30,6 +31,7 @@ from locktender.store.protocol import (
     QueueView,
     RunFilter,
     RunLabel,
+    TaskFilter,
     Traffic,
 )
 
@@ -59,6 +61,9 @@ class PostgresReading:
 
     async def tasks(self, run: int) -> list[TaskRow]:
         return await self._read(lambda tx: reads.tasks(tx, run))
+
+    async def task_page(self, where: TaskFilter) -> CountedTasks:
+        return await self._look(lambda tx: reads.task_page(tx, where))
 
     async def events(self, where: EventFilter) -> list[EventRow]:
         return await self._look(lambda tx: reads.events(tx, where))

@@ -32,12 +32,14 @@ from locktender.store.postgres.event_order import Position, params_of
 from locktender.store.postgres.session import PostgresSession, limit_rows, pairs
 from locktender.store.protocol import (
     FRONT,
+    CountedTasks,
     Counts,
     EndedTask,
     EventFilter,
     Gather,
     Gathered,
     Heads,
+    NodeCount,
     OpenRuns,
     QueueEntry,
     QueueLine,
@@ -47,6 +49,7 @@ from locktender.store.protocol import (
     RunFilter,
     RunLabel,
     Snapshot,
+    TaskFilter,
     Traffic,
 )
 from locktender.store.queue_line import MAX_GROUPS, QueueCounts, in_line, taking_turns
@@ -184,6 +187,16 @@ async def answer_to(tx: PostgresSession, question: str) -> bytes | None:
 
 async def tasks(tx: PostgresSession, run: int) -> list[TaskRow]:
     return [TaskRow._make(row) for row in await tx.all("tasks_of_run", run)]
+
+
+async def task_page(tx: PostgresSession, where: TaskFilter) -> CountedTasks:
+    rows = await tx.all(
+        "tasks_some", where.run, where.after, where.nodes, where.states, where.limit
+    )
+    counts = await tx.all("tasks_counted", where.run)
+    return CountedTasks(
+        [NodeCount._make(each) for each in counts], [TaskRow._make(row) for row in rows]
+    )
 
 
 async def logs(tx: PostgresSession, where: LogFilter) -> list[LogRow]:

@@ -74,12 +74,14 @@ from locktender.store.protocol.reading import (
     BEGINNING,
     FRONT,
     LATEST,
+    CountedTasks,
     Counts,
     Cursor,
     EventFilter,
     Follow,
     Followed,
     LineGroup,
+    NodeCount,
     OpenRuns,
     QueueEntry,
     QueueLine,
@@ -90,6 +92,7 @@ from locktender.store.protocol.reading import (
     RunFilter,
     RunLabel,
     RunsEnded,
+    TaskFilter,
     Traffic,
 )
 from locktender.store.protocol.submitting import Rejections, SetLimit, Submit, Submitted, Submitting
@@ -114,7 +117,7 @@ from locktender.store.protocol.upkeep import (
     Thin,
     Upkeep,
 )
-from locktender.store.protocol.waiting import Waiting, Wake, Woken, WokenRun
+from locktender.store.protocol.waiting import Waiting, Wake, Woken, WokenRows, WokenRun
 from locktender.store.protocol.working import (
     Accept,
     Finish,
@@ -142,6 +145,7 @@ __all__ = [
     "BoundCache",
     "ChangeNotice",
     "Committed",
+    "CountedTasks",
     "Counts",
     "Cursor",
     "Discard",
@@ -170,6 +174,7 @@ __all__ = [
     "Lost",
     "Mailing",
     "Naming",
+    "NodeCount",
     "OfferNotice",
     "OpenRuns",
     "Outbox",
@@ -206,6 +211,7 @@ __all__ = [
     "Submit",
     "Submitted",
     "Submitting",
+    "TaskFilter",
     "Thin",
     "TickMove",
     "TokenKeeping",
@@ -216,6 +222,7 @@ __all__ = [
     "Wake",
     "Withdraw",
     "Woken",
+    "WokenRows",
     "WokenRun",
     "Working",
     "runs_examined",

@@ -151,6 +151,8 @@ class ChangeNotice(msgspec.Struct, frozen=True):
     """Workers that accepted offers. It can be read later, unless somebody waits for their answer."""
     queued: tuple[int, ...] = ()
     """Runs that were submitted: their rows can be read without the history."""
+    mailed: tuple[tuple[int, int], ...] = ()
+    """(run, number) of events that were sent to runs: the history need not be read for them."""
     outbox: bool = False
     """An application committed a submission: see `Outbox`."""
 

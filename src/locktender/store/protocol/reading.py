@@ -38,6 +38,32 @@ class RunFilter(msgspec.Struct, frozen=True):
     """Runs whose id begins so, by id; the other conditions do not apply then."""
 
 
+class TaskFilter(msgspec.Struct, frozen=True):
+    """Some tasks of a run, by number."""
+
+    run: int
+    nodes: list[int] | None = None
+    """Steps by their place in the graph; None: all."""
+    states: list[str] | None = None
+    after: int = 0
+    limit: int = 50
+
+
+class NodeCount(NamedTuple):
+    """How many tasks of a step are in a state."""
+
+    node: int
+    state: str
+    tasks: int
+
+
+class CountedTasks(NamedTuple):
+    counts: list[NodeCount]
+    """Of all tasks of the run."""
+    tasks: list[TaskRow]
+    """Those of the filter, by number."""
+
+
 class QueueEntry(msgspec.Struct, frozen=True):
     run: RunRow
     position: int
@@ -224,6 +250,10 @@ class Reading(StoreBase, Protocol):
 
     async def runs(self, where: RunFilter) -> list[RunRow]: ...
     async def tasks(self, run: int) -> list[TaskRow]: ...
+    async def task_page(self, where: TaskFilter) -> CountedTasks:
+        """Of a run with very many tasks: how many are in which state, and some of them."""
+        ...
+
     async def events(self, where: EventFilter) -> list[EventRow]: ...
     async def follow(self, follow: Follow) -> Followed:
         """Raises `HistoryReplaced` if the cursor is of another history."""

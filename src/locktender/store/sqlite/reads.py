@@ -17,6 +17,7 @@ from locktender.store.limit_rows import compose
 from locktender.store.protocol import (
     FRONT,
     LATEST,
+    CountedTasks,
     Counts,
     Cursor,
     EndedTask,
@@ -26,6 +27,7 @@ from locktender.store.protocol import (
     Gather,
     Gathered,
     Heads,
+    NodeCount,
     OpenRuns,
     QueueEntry,
     QueueLine,
@@ -34,6 +36,7 @@ from locktender.store.protocol import (
     RecentRun,
     RunFilter,
     Snapshot,
+    TaskFilter,
     Traffic,
 )
 from locktender.store.queue_line import MAX_GROUPS, QueueCounts, in_line, taking_turns
@@ -170,6 +173,16 @@ def answer_to(tx: SqliteSession, question: str) -> bytes | None:
 
 def tasks(tx: SqliteSession, run: int) -> list[TaskRow]:
     return [TaskRow._make(row) for row in tx.all("tasks_of_run", run)]
+
+
+def task_page(tx: SqliteSession, where: TaskFilter) -> CountedTasks:
+    nodes = None if where.nodes is None else listed(where.nodes)
+    states = None if where.states is None else listed(where.states)
+    rows = tx.all("tasks_some", where.run, where.after, nodes, states, where.limit)
+    counts = tx.all("tasks_counted", where.run)
+    return CountedTasks(
+        [NodeCount._make(each) for each in counts], [TaskRow._make(row) for row in rows]
+    )
 
 
 def events(tx: SqliteSession, where: EventFilter) -> list[EventRow]:

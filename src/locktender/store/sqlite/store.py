@@ -36,6 +36,7 @@ from locktender.store.protocol import (
     Answer,
     ChangeNotice,
     Committed,
+    CountedTasks,
     Counts,
     Elect,
     EventFilter,
@@ -69,6 +70,7 @@ from locktender.store.protocol import (
     Store,
     Submit,
     Submitted,
+    TaskFilter,
     Traffic,
     Withdraw,
 )
@@ -328,6 +330,9 @@ class SqliteStore(
 
     async def tasks(self, run: int) -> list[TaskRow]:
         return await self._read(lambda tx: reads.tasks(tx, run))
+
+    async def task_page(self, where: TaskFilter) -> CountedTasks:
+        return await self._look(lambda tx: reads.task_page(tx, where))
 
     async def events(self, where: EventFilter) -> list[EventRow]:
         return await self._look(lambda tx: reads.events(tx, where))

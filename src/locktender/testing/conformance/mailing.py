@@ -195,6 +195,10 @@ class TestMailing:
         await _send(store, waiting[1].id, "go", "a")
         woken = await _wake(leader, every[:1])
         assert [each.run for each in woken.runs] == every[:1]
+        if (read := woken.read) is not None:
+            assert read.runs == await store.arrivals(every[:1])
+            assert read.tasks == await store.tasks_of(every[:1])
+            assert read.mails == await store.mail_ready(every[:1])
         # a new leader looks at all of them
         assert [each.run for each in (await _wake(leader, None)).runs] == [every[1]]
         assert (await store.counts()).waiting == 1

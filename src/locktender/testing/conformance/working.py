@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ from locktender.base.changes import End, Order
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.model import DeadWorker, Failure, LogFilter, LogRow, Progress
 from locktender.base.states import TaskState
-from locktender.store.protocol import Accept, Expire, Finish, Heads, Heartbeat, Store
+from locktender.store.protocol import Accept, Expire, Finish, Heads, Heartbeat, Store, TaskFilter
 from locktender.testing.conformance.world import (
     LEASE,
     SceneLeader,
@@ -57,6 +58,33 @@ class TestWorking:
         keys = [(row.task, row.token) for row in expected]
         assert await store.log_counts(run) == dict(zip(keys, (0, 0, 3, 1), strict=True))
         assert await store.log_counts(run, rows[1].task) == {keys[2]: 3}
+
+    async def test_some_tasks_of_a_run_are_read_with_how_many_there_are(
+        self, world: StoreScene
+    ) -> None:
+        store = await world.open()
+        _, run, pairs = await offered(store, tasks=5)
+        (first, given), (second, other), *_ = pairs
+        await store.accept(Accept("w1", pairs))
+        error = msgspec.json.encode(Failure("ValueError", "no"))
+        ends = [End(first, given, "completed", b"1"), End(second, other, "failed", error=error)]
+        await store.finish(Finish("w1", ends))
+        rows = await store.tasks(run)
+        nodes = sorted({row.node for row in rows})
+
+        page = await store.task_page(TaskFilter(run, limit=2))
+        assert page.tasks == rows[:2]
+        assert sum(each.tasks for each in page.counts) == len(rows)
+        assert {each.state: each.tasks for each in page.counts} == Counter(
+            row.state for row in rows
+        )
+        assert (await store.task_page(TaskFilter(run, after=rows[1].id))).tasks == rows[2:]
+        assert (await store.task_page(TaskFilter(run, after=rows[-1].id))).tasks == []
+        failed = await store.task_page(TaskFilter(run, states=["failed"]))
+        assert failed == (page.counts, [row for row in rows if row.state == "failed"])
+        assert (await store.task_page(TaskFilter(run, nodes))).tasks == rows
+        assert (await store.task_page(TaskFilter(run, [nodes[-1] + 1]))).tasks == []
+        assert await store.task_page(TaskFilter(run + 1)) == ([], [])
 
     async def test_a_beat_carries_progress_and_is_no_news(self, world: StoreScene) -> None:
         store = await world.open()

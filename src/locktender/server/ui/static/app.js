@@ -113,7 +113,7 @@
     const axis = { stroke: muted, grid: { stroke: line, width: 1 }, ticks: { show: false }, font: "11px system-ui", size: 22 };
     const plot = new uPlot({
       width: Math.max(200, box.clientWidth), height: 120, legend: { show: false }, cursor: { y: false, points: { size: 6 } },
-      padding: [8, 6, 0, 0], scales: { y: { range: (_, low, high) => [0, Math.max(high * 1.1, 1e-9)] } },
+      padding: [8, 6, 0, 0], scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
       axes: [{ ...axis, space: 70 }, { ...axis, size: 44, space: 30, values: (_, ticks) => ticks.map((each) => `${brief(each)}${given.unit}`) }],
       series: [{}, ...given.series.map((each) => ({
         label: each.label, stroke: colour(each.colour), fill: each.fill ? `${colour(each.colour)}22` : undefined,

@@ -209,6 +209,23 @@ SELECT
     t.not_before, t.eligible_at
 FROM locktender.task t WHERE t.id >= $1::bigint << 20 AND t.id < ($1 + 1) << 20 ORDER BY t.id
 
+-- name: tasks_counted
+-- How many tasks of one run are in which state, by step.
+SELECT node, state, count(*) AS tasks FROM locktender.task
+WHERE id >= $1::bigint << 20 AND id < ($1 + 1) << 20 GROUP BY node, state
+
+-- name: tasks_some
+-- Tasks of one run behind a number, of some steps and in some states (null: all), by id.
+SELECT
+    t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
+    t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
+    t.not_before, t.eligible_at
+FROM locktender.task t
+WHERE t.id >= greatest($1::bigint << 20, $2::bigint + 1) AND t.id < ($1 + 1) << 20
+    AND ($3::bigint[] IS NULL OR t.node = ANY($3))
+    AND ($4::text[] IS NULL OR t.state = ANY($4))
+ORDER BY t.id LIMIT $5
+
 -- name: ended_tasks
 -- How these tasks have ended.
 SELECT t.id, t.token, t.state, t.output, t.error

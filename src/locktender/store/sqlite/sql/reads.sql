@@ -215,6 +215,21 @@ SELECT
     error, requested_at, scheduled_at, started_at, ended_at, not_before, eligible_at
 FROM task WHERE id >= ?1 << 20 AND id < (?1 + 1) << 20 ORDER BY id
 
+-- name: tasks_counted
+-- How many tasks of one run are in which state, by step.
+SELECT node, state, count(*) FROM task WHERE id >= ?1 << 20 AND id < (?1 + 1) << 20 GROUP BY node, state
+
+-- name: tasks_some
+-- Tasks of one run behind a number, of some steps and in some states (null: all), by id.
+SELECT
+    id, node, idx, state, attempt, tries, abandons, offers, token, worker, held, input, output,
+    error, requested_at, scheduled_at, started_at, ended_at, not_before, eligible_at
+FROM task
+WHERE id >= max(?1 << 20, ?2 + 1) AND id < (?1 + 1) << 20
+    AND (?3 IS NULL OR node IN (SELECT value FROM json_each(?3)))
+    AND (?4 IS NULL OR state IN (SELECT value FROM json_each(?4)))
+ORDER BY id LIMIT ?5
+
 -- name: ended_tasks
 -- How these tasks have ended.
 SELECT t.id, t.token, t.state, t.output, t.error
