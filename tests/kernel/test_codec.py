@@ -222,7 +222,7 @@ def test_a_hundred_levels_are_allowed():
         (b'[1,"a"]', list[int], "$[1]"),
         (b"{}", Point, "missing required field"),
         (b"nonsense", Any, "JSON"),
-        (b"[" * 5000 + b"]" * 5000, Any, "recursion"),
+        (b"[" * 200_000 + b"]" * 200_000, Any, "recursion"),
         (b'{"when":1}', Model, "path"),
     ],
 )

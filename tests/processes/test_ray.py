@@ -335,3 +335,31 @@ def overdue(url: str) -> None:
 
     with closing(sqlite3.connect(url, timeout=60, isolation_level=None)) as db:
         db.execute("UPDATE asked_worker SET expires_at = 1 WHERE joined_at = 0")
+
+
+@pytest.mark.long
+def test_a_leader_that_has_not_listed_a_worker_drains_it(
+    scene: Scene, overlap: Overlap, workers: WorkerRecords, tmp_path: Path
+):
+    """It counts until its body has ended: to kill its actor would free its place before."""
+    latch = tmp_path / "latch"
+    scene.node()
+    server = scene.server({**scene.options(), "settings": {**PERMITS, "grace": "10m"}})
+    runs = [scene.client.submit(bounded.prepared, n, str(latch)) for n in range(2)]
+    eventually(lambda: overlap.levels("work")[-1] == WORKERS, "120s", "as many as may be")
+    settings = load_settings(overrides={"url": scene.cluster.url})
+    successor = RayWorkers(**scene.options())(settings)
+    scene.run(successor.release(workers.spawned[0].provision))
+    eventually(
+        lambda: sorted(each.released for each in scene.listed()) == [False, True],
+        "120s",
+        "it to be released, and listed",
+    )
+    scene.run(successor.close())
+    latch.touch()
+    assert [run.result("120s") for run in runs] == [0, 2]
+    scene.drained()
+    assert (peak(workers.spawned), overlap.peak("work")) == (WORKERS, WORKERS)
+    assert Counter(overlap.labels("work")) == Counter(map(str, range(2)))
+    assert server.close() == 0
+    assert scene.left() == []
