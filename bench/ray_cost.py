@@ -1,6 +1,6 @@
 """What workers on Ray cost: worker-seconds against work ÷ permits, start-up and idle_exit of each.
 
-    python -m bench.ray_cost        needs tests/support, one Ray cluster of two nodes on loopback
+    python -m bench.ray_cost        needs Ray and the root of the repository: a cluster of two nodes on loopback
 
 The bound: worker-seconds ≤ 1.3 × work ÷ permits + start-up and idle_exit per worker.
 """
@@ -17,6 +17,9 @@ from tests.support.cluster import Cluster
 from tests.support.ray_cluster import ENVIRONMENT, RayCluster
 from tests.support.worker_records import WorkerRecords, peak
 
+from bench.report import Figure
+from bench.worker_seconds import ProcessLife, Work, figures
+from locktender.base.clock import SECOND, SystemClock
 from locktender.testing import Overlap, eventually, load_history
 from locktender.testing.overlap import VARIABLE
 from locktender.testing.processes import source
@@ -66,27 +69,24 @@ def main() -> None:
 
 
 def _report(workers: WorkerRecords, events: Any) -> None:
-    from locktender.base.clock import SystemClock
-
     clock = SystemClock()
     ahead_us = clock.now() - clock.monotonic()
-    joined = {
-        int(event.data["worker"].split("-")[-2]): event.at - ahead_us
-        for event in events
-        if (event.subject, event.after) == ("worker", "joined")
-    }
-    lives = workers.spawned
-    start_up = sum((joined[life.pid] - life.began_us) / 1e6 for life in lives)
-    spent = sum(life.seconds for life in lives)
-    work = TASKS * SECONDS / PERMITS
-    idle = IDLE * len(lives)
-    bound = 1.3 * work + start_up + idle
-    print(f"workers {len(lives)}, at once {peak(lives)} of {WORKERS}")
-    print(
-        f"worker-seconds {spent:.1f}; work ÷ permits {work:.1f}; start-up {start_up:.1f}; idle_exit {idle:.1f}"
-    )
-    verdict = "kept" if spent <= bound else "NOT kept"
-    print(f"bound {bound:.1f}: {verdict}; {(spent - start_up - idle) / work:.2f} × work")
+    lives = [
+        ProcessLife(
+            life.pid, (life.began_us + ahead_us) / SECOND, (life.ended_us + ahead_us) / SECOND
+        )
+        for life in workers.spawned
+        if life.ended_us is not None
+    ]
+    at_once = peak(workers.spawned)
+    found = [
+        Figure(f"{TASKS} tasks of {SECONDS:.0f} s, workers of {PERMITS} permits: workers at once", at_once, "",
+               f"≤ {WORKERS}", at_once <= WORKERS),
+        Figure("… workers", len(lives), ""),
+        *figures(lives, events, Work(TASKS, SECONDS, PERMITS, IDLE)),
+    ]  # fmt: skip
+    for figure in found:
+        print(figure.line())
 
 
 if __name__ == "__main__":

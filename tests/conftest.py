@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck
@@ -13,17 +14,23 @@ from hypothesis import settings as hypothesis_settings
 from tests.support import inherited, transports
 
 from locktender import Client, embedded
+from locktender.base.config import Settings
 from locktender.base.events import unpack
 from locktender.base.graph import read_graph
+from locktender.client import core as client_core
 from locktender.observe.checker import History, check
 from locktender.store.open import settings_for, store_for
-from locktender.store.protocol import EventFilter
+from locktender.store.postgres.store import PostgresStore
+from locktender.store.protocol import EventFilter, Store
+from locktender.testing.fixtures import Engines, VirtualClock
 
 # Here, not in tests/store: tests of other folders import parts of it first.
 pytest.register_assert_rewrite("locktender.testing.conformance")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    # Modules of the client's suite are run over PostgreSQL, each also alone.
+    config.pluginmanager.import_plugin("locktender.testing.postgres")
     inherited.reset()
 
 
@@ -49,9 +56,35 @@ def transport(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def url(tmp_path: Path, transport: str, request: pytest.FixtureRequest) -> Path:
-    if transport == "postgres":
+    if transports.is_postgres(transport):
         return request.getfixturevalue("postgres_url")
     return tmp_path / "locktender.db"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store_url(tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """A new store of each kind, for tests that hold on both."""
+    if request.param == "postgres":
+        return request.getfixturevalue("postgres_url")
+    return str(tmp_path / "locktender.db")
+
+
+@pytest.fixture
+def engine_clock(
+    make_engine: Engines, transport: str, request: pytest.FixtureRequest
+) -> Iterator[VirtualClock]:
+    """The store's time, moved by the test, on the store of the transport."""
+    if not transports.is_postgres(transport):
+        with make_engine.virtual() as clock:
+            yield clock
+        return
+    clock, url = VirtualClock(), str(request.getfixturevalue("url"))
+
+    def store(settings: Settings) -> Store:
+        return PostgresStore(url, clock) if settings.url == url else store_for(settings)
+
+    with mock.patch.object(client_core, "store_for", store):
+        yield clock
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from weakref import WeakSet
 
 import msgspec
 
@@ -66,6 +67,10 @@ def _given(settings: Settings, name: str) -> bool:
     return source in settings.sources or getattr(settings, name) != getattr(_DEFAULTS, name)
 
 
+ENGINES: WeakSet[Engine] = WeakSet()
+"""Of this process; some may have ended."""
+
+
 class Engine:
     def __init__(
         self,
@@ -85,6 +90,7 @@ class Engine:
         """
         self.store = store
         self.settings = settings
+        ENGINES.add(self)
         self.overflow = overflow
         self.metrics: Metrics = Metrics()
         clock = clock or SystemClock()

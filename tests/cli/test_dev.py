@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +96,25 @@ def test_dev_answers_by_http_and_after_a_reload_too(tmp_path: Path) -> None:
         assert dev.wait(timeout=110) == 130
         assert "Traceback" not in output_of(dev)
     assert locktender("audit", cwd=tmp_path).code == 0
+
+
+def test_dev_goes_on_after_its_worker_lost_its_lease(tmp_path: Path) -> None:
+    file, url = tmp_path / "greetings.py", tmp_path / "locktender.db"
+    file.write_text(FLOW.replace("from words import WORD\n", 'WORD = "hello"\n'))
+    words = ("dev", "greetings.py", "--plain", "--url", str(url), "--port", "0")
+    with started(*words, cwd=tmp_path) as dev:
+        until(lambda: "/api/docs" in output_of(dev), "dev to start")
+        for number in (1, 2):
+            # As a leader does with a worker that was silent for longer than its lease and the grace for stalls.
+            with closing(sqlite3.connect(url, timeout=60)) as db, db:
+                db.execute("DELETE FROM worker")
+                db.execute("UPDATE leader SET expires_at = 0")
+            until(lambda n=number: output_of(dev).count("joined again") >= n, "joined again")
+        run = locktender("submit", "greetings.py", "--url", str(url), "--json", cwd=tmp_path).data[
+            "id"
+        ]
+        until(lambda: f"{run[:12]}  greetings:hello  succeeded" in output_of(dev), "the run to end")
+        interrupt(dev)
+        assert dev.wait(timeout=110) == 130
+        assert "Traceback" not in output_of(dev)
+        assert "Bad file descriptor" not in output_of(dev)

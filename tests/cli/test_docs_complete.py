@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import tomllib
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
@@ -55,6 +56,14 @@ def failure_types() -> dict[str, str]:
                 if isinstance(value, ast.Constant) and isinstance(value.value, str):
                     found[value.value] = str(path.relative_to(ROOT))
     return found
+
+
+def test_every_extra_of_the_package_is_described():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    page = (ROOT / "docs" / "reference" / "install.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)) == set(
+        project["optional-dependencies"]
+    )
 
 
 def test_every_error_code_has_a_cause_and_a_fix():

@@ -29,21 +29,14 @@ def doubled(n: int) -> object:
     return double(n)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        return request.getfixturevalue("postgres_url")
-    return str(tmp_path / "locktender.db")
-
-
 def lines(url: str, *words: str) -> list[dict[str, Any]]:
     done = executable("events", *words, "--json", "--url", url, cwd=Path.cwd())
     assert done.code == 0, done.err
     return [json.loads(line) for line in done.out.splitlines()]
 
 
-def test_the_history_is_read_on_behind_any_event(place: str):
-    with embedded(place) as client:
+def test_the_history_is_read_on_behind_any_event(store_url: str):
+    with embedded(store_url) as client:
         client.submit(doubled, 1).result("90s")
         client.submit_many(doubled, [1, 2, 3])
         eventually(lambda: client.runs.count("succeeded") == 4)
@@ -63,11 +56,11 @@ def test_the_history_is_read_on_behind_any_event(place: str):
             list(client.events.follow(after="x"))
 
 
-def test_each_consumer_has_a_cursor_of_its_own(place: str):
-    with embedded(place) as client:
+def test_each_consumer_has_a_cursor_of_its_own(store_url: str):
+    with embedded(store_url) as client:
         client.submit(doubled, 1).result("90s")
-        first = lines(place, "--consumer", "billing")
-        cut = lines(place, "--after", first[3]["cursor"])
+        first = lines(store_url, "--consumer", "billing")
+        cut = lines(store_url, "--after", first[3]["cursor"])
         assert [each["seq"] for each in cut[: len(first) - 4]] == [
             each["seq"] for each in first[4:]
         ]
@@ -76,7 +69,7 @@ def test_each_consumer_has_a_cursor_of_its_own(place: str):
         taken = [next(events), next(events), next(events)]
         events.close()
         client.submit(doubled, 2).result("90s")
-        again = lines(place, "--consumer", "billing")
+        again = lines(store_url, "--consumer", "billing")
         assert [each["seq"] for each in again if each in first] == []
         assert "RunSucceeded" in [each["name"] for each in again]
         on = next(client.events.follow(reader="mails", wait=False))

@@ -56,6 +56,19 @@ def test_the_wheel_has_every_file_of_the_package(built: Path):
     assert not any("__pycache__" in name or name.startswith("tests/") for name in found)
 
 
+def test_the_wheel_has_no_tests_and_the_licences_of_what_it_brings(built: Path):
+    with zipfile.ZipFile(wheel(built)) as archive:
+        names = archive.namelist()
+        size = sum(each.file_size for each in archive.infolist())
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"locktender"}
+    vendored = [Path(name).name for name in names if "/static/vendor/" in name]
+    licences = {Path(name).name for name in names if "/licenses/" in name}
+    parts = {name.split(".")[0].split("-")[0] for name in vendored}
+    assert {"LICENSE", *(f"{part}.LICENSE" for part in parts)} <= licences
+    assert len(parts) == 3
+    assert size < 6e6
+
+
 def test_the_source_archive_builds_the_same_wheel(built: Path, tmp_path: Path):
     [archive] = built.glob("*.tar.gz")
     with tarfile.open(archive) as source:

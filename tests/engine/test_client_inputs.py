@@ -208,6 +208,11 @@ VERBS: list[tuple[Callable[[Client], Any], type[LocktenderError], str]] = [
     (lambda engine: engine.runs.get("0" * 26), NotFound, "there is no run"),
     (lambda engine: engine.runs.get(None), NotFound, "not the id of a run"),
     (lambda engine: engine.runs.list(status="runing"), InvalidInput, "Did you mean 'running'"),
+    (
+        lambda engine: engine.runs.count(status="active"),
+        InvalidInput,
+        "A run is submitted, queued, running, .* or rejected",
+    ),
     (lambda engine: engine.runs.list(limit=0), InvalidInput, "limit must be 1 or more"),
     (lambda engine: engine.runs.list(limit=10**9), InvalidInput, "100,000 or less"),
     (lambda engine: engine.runs.list(tags=[1]), InvalidInput, "tags must be a mapping"),

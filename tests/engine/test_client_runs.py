@@ -262,7 +262,8 @@ def test_large_values_are_blobs_and_too_large_ones_refused(engine: Client, url: 
         300_000,
         5,
     ]
-    assert list(url.with_name(url.name + "-blobs").rglob("*"))
+    if isinstance(url, Path):  # PostgreSQL has them in a table
+        assert list(url.with_name(url.name + "-blobs").rglob("*"))
     with pytest.raises(InvalidInput, match=r"arguments of 'measured_text' are 2,1.* bytes"):
         engine.submit(flows.measured_text, "y" * 2_100_000)
     with pytest.raises(RunFailed):

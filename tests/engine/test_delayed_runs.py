@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -41,19 +42,11 @@ def doubled(n: int) -> int:
     return double(n)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        url: str = request.getfixturevalue("postgres_url")
-        return url
-    return str(tmp_path / "locktender.db")
-
-
 @pytest.fixture
-def client(place: str) -> Iterator[Client]:
-    with embedded(place, grace="2s") as client:
+def client(store_url: str) -> Iterator[Client]:
+    with embedded(store_url, grace="2s") as client:
         yield client
-    check_history(place)
+    check_history(store_url)
 
 
 def soon(**span: float) -> datetime:
@@ -79,7 +72,7 @@ def test_g2_a_waiting_run_holds_nothing(client: Client):
     assert client.submit(doubled, 5).result(TIMEOUT) == 10
     assert {run.status() for run in waiting} == {RunState.WAITING}
     assert "sleeps until " in str(waiting[0].why())
-    assert "(59m" in str(waiting[0].why()) or "(1h00m" in str(waiting[0].why())
+    assert re.search(r"\((1h00m|[45]\dm)", str(waiting[0].why()))
     assert len(client.runs.list(status="waiting")) == 3
     assert client.queue.list() == []
     client.runs.cancel(flow=waiting[0].info().flow)
@@ -88,18 +81,18 @@ def test_g2_a_waiting_run_holds_nothing(client: Client):
             run.result(TIMEOUT)
 
 
-def test_g1_over_a_restart(place: str):
-    with connect(place) as client:
+def test_g1_over_a_restart(store_url: str):
+    with connect(store_url) as client:
         run = client.submit(doubled, 4, delay="200ms")
         late = client.submit(doubled, 5, delay="1h")
         assert (run.status(), late.status()) == (RunState.WAITING, RunState.WAITING)
         assert "No process leads" in str(run.why())
-    with embedded(place) as client:
+    with embedded(store_url) as client:
         assert client.runs.get(run.id).result(TIMEOUT) == 8
         assert client.runs.get(late.id).status() is RunState.WAITING
         client.runs.cancel(late.id)
         assert client.runs.get(late.id).wait(60)
-    check_history(place)
+    check_history(store_url)
 
 
 def test_a_waiting_run_has_its_key(client: Client):

@@ -40,27 +40,20 @@ def using(**options: Any) -> Iterator[None]:
     backend.close_clients()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        return request.getfixturevalue("postgres_url")
-    return str(tmp_path / "locktender.db")
-
-
 @pytest.fixture
-def engine(url: str, tmp_path: Path) -> Iterator[Client]:
-    with using(url=url):
-        with embedded(url, work_dir=str(tmp_path / "work")) as made:
+def engine(store_url: str, tmp_path: Path) -> Iterator[Client]:
+    with using(url=store_url):
+        with embedded(store_url, work_dir=str(tmp_path / "work")) as made:
             yield made
-        check_history(url)
+        check_history(store_url)
 
 
 @pytest.fixture
 def idle(tmp_path: Path) -> Iterator[str]:
     """A store that nobody works on."""
-    url = str(tmp_path / "locktender.db")
-    with using(url=url):
-        yield url
+    store_url = str(tmp_path / "locktender.db")
+    with using(url=store_url):
+        yield store_url
 
 
 def finished(result: Any) -> Any:

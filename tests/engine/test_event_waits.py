@@ -103,19 +103,11 @@ def payment(order: int) -> list[Any]:
     return pair(order, paid)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        url: str = request.getfixturevalue("postgres_url")
-        return url
-    return str(tmp_path / "locktender.db")
-
-
 @pytest.fixture
-def client(place: str) -> Iterator[Client]:
-    with embedded(place, grace="2s") as client:
+def client(store_url: str) -> Iterator[Client]:
+    with embedded(store_url, grace="2s") as client:
         yield client
-    check_history(place)
+    check_history(store_url)
 
 
 def waits(run: Any) -> None:
@@ -240,16 +232,16 @@ def test_a_mailbox_takes_a_thousand_events(client: Client):
     assert len(run.result(TIMEOUT)) == 2
 
 
-def test_an_open_wait_outlives_its_engine(place: str):
-    with embedded(place, grace="2s") as client:
+def test_an_open_wait_outlives_its_engine(store_url: str):
+    with embedded(store_url, grace="2s") as client:
         run = client.submit(approval, 3)
         waits(run)
         run_id = run.id
-    with connect(place) as other:
+    with connect(store_url) as other:
         other.runs.get(run_id).send("approved", "yes")
-    with embedded(place, grace="2s") as client:
+    with embedded(store_url, grace="2s") as client:
         assert client.runs.get(run_id).result(TIMEOUT) == [6, "yes"]
-    check_history(place)
+    check_history(store_url)
 
 
 def test_an_event_that_cannot_be_read_concerns_its_run_alone(tmp_path: Path):

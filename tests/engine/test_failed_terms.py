@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from tests.steps import held_steps as flows
@@ -16,13 +15,6 @@ from locktender.leader import election
 from locktender.testing import eventually
 
 pytest_plugins = ["locktender.testing.postgres"]
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        return request.getfixturevalue("postgres_url")
-    return str(tmp_path / "locktender.db")
 
 
 def refuse_events_of_nobody(injector: Injector, *, refused: bool) -> None:
@@ -46,12 +38,12 @@ def refuse_events_of_nobody(injector: Injector, *, refused: bool) -> None:
 
 
 def test_terms_that_fail_come_less_and_less_often_and_are_named(
-    url: str, monkeypatch: pytest.MonkeyPatch
+    store_url: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(election, "ELECT_EVERY_SECONDS", 0.05)
-    with connect(url) as client:
+    with connect(store_url) as client:
         run = client.submit(flows.ordinary, 1)
-    injector = Injector(url)
+    injector = Injector(store_url)
     refuse_events_of_nobody(injector, refused=True)
 
     def failed() -> list[tuple[int, str]]:
@@ -59,7 +51,7 @@ def test_terms_that_fail_come_less_and_less_often_and_are_named(
         found = [(at, bytes(body).decode()) for at, body in rows]
         return [(at, body) for at, body in found if '"term"' in body]
 
-    with embedded(url, grace="1s") as engine, connect(url) as other:
+    with embedded(store_url, grace="1s") as engine, connect(store_url) as other:
         eventually(lambda: len(failed()) >= 5, 120)
         # Each pause is twice as long as the last, from a twentieth of a second on.
         moments = [at for at, _ in failed()][:5]
@@ -77,4 +69,4 @@ def test_terms_that_fail_come_less_and_less_often_and_are_named(
         engine.pools.pause(flows.GATE)
         assert "failed" not in engine.submit(flows.ordinary, 1).why().text()
         engine.pools.resume(flows.GATE)
-    assert asyncio.run(judged(url))[0] == []
+    assert asyncio.run(judged(store_url))[0] == []

@@ -25,13 +25,6 @@ LARGE = "x" * 300_000
 UNREADABLE = b"[["
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        return request.getfixturevalue("postgres_url")
-    return str(tmp_path / "locktender.db")
-
-
 def seq_of(injector: Injector, run: Run[int]) -> int:
     return injector.query("SELECT seq FROM {}run WHERE id = ?", run.id)[0][0]
 
@@ -70,9 +63,9 @@ def broken_graph(injector: Injector, run: Run[int], body: bytes = b'{"flow": 1}'
 def test_attempts_in_flight_keep_their_slots_until_they_end(tmp_path: Path):
     flows.LEFT.clear()
     flows.INSIDE.clear()
-    url = str(tmp_path / "locktender.db")
-    injector = Injector(url)
-    with embedded(url, grace="2s") as engine:
+    store_url = str(tmp_path / "locktender.db")
+    injector = Injector(store_url)
+    with embedded(store_url, grace="2s") as engine:
         engine.pools.set(flows.GATE, limit=1)
         run = engine.submit(flows.staying, 5)
         assert flows.INSIDE.wait(60)
@@ -91,17 +84,17 @@ def test_attempts_in_flight_keep_their_slots_until_they_end(tmp_path: Path):
         found.retry()
         assert found.result("60s") == 15
     injector.query("DELETE FROM {}event WHERE body = ?", UNREADABLE)
-    violations, _ = asyncio.run(judged(url))
+    violations, _ = asyncio.run(judged(store_url))
     assert violations == []
 
 
-def test_a_graph_of_a_newer_release_is_held_with_a_hint(url: str):
-    injector = Injector(url)
-    with connect(url) as client:
+def test_a_graph_of_a_newer_release_is_held_with_a_hint(store_url: str):
+    injector = Injector(store_url)
+    with connect(store_url) as client:
         run, other = client.submit(flows.victim, 1), client.submit(flows.ordinary, 1)
     newer = f'{{"version": {GRAPH_VERSION + 1}, "flow": "victim", "nodes": "of tomorrow"}}'
     body = broken_graph(injector, run, newer.encode())
-    with embedded(url, grace="2s") as engine:
+    with embedded(store_url, grace="2s") as engine:
         assert engine.runs.get(other.id).result("60s") == flows.result_of(1)
         found = held(engine, run)
         assert "Upgrade locktender" in found.why().text()
@@ -111,12 +104,12 @@ def test_a_graph_of_a_newer_release_is_held_with_a_hint(url: str):
 
 
 def test_a_missing_blob_holds_its_run_until_it_is_repaired(tmp_path: Path):
-    url = tmp_path / "locktender.db"
-    with connect(url) as client:
+    store_url = tmp_path / "locktender.db"
+    with connect(store_url) as client:
         run, other = client.submit(flows.with_blob, LARGE), client.submit(flows.ordinary, 1)
-    blobs = Path(f"{url}-blobs")
+    blobs = Path(f"{store_url}-blobs")
     shutil.move(blobs, tmp_path / "elsewhere")
-    with embedded(url, grace="2s") as engine:
+    with embedded(store_url, grace="2s") as engine:
         assert engine.runs.get(other.id).result("60s") == flows.result_of(1)
         found = held(engine, run)
         assert "no blob" in found.why().text()
@@ -136,26 +129,26 @@ def test_two_names_of_one_file_share_their_companions(tmp_path: Path):
     assert sorted(each.name for each in tmp_path.iterdir()) == ["link.db", "real"]
 
 
-def test_its_deadline_ends_a_held_run(url: str):
-    injector = Injector(url)
-    with connect(url) as client:
+def test_its_deadline_ends_a_held_run(store_url: str):
+    injector = Injector(store_url)
+    with connect(store_url) as client:
         run = client.submit(flows.victim, 1, deadline="2s")
     broken_graph(injector, run)
-    with embedded(url, grace="2s") as engine:
+    with embedded(store_url, grace="2s") as engine:
         found = engine.runs.get(run.id)
         assert found.wait("60s")
         assert found.status() == RunState.TIMED_OUT
 
 
-def test_a_request_that_cannot_be_read_is_refused_alone(url: str):
-    injector = Injector(url)
-    with connect(url) as client:
+def test_a_request_that_cannot_be_read_is_refused_alone(store_url: str):
+    injector = Injector(store_url)
+    with connect(store_url) as client:
         runs = [client.submit(flows.ordinary, n) for n in range(3)]
         client.runs.cancel(runs[0].id)
         client.runs.cancel(runs[1].id)
     first = injector.query("SELECT min(seq) FROM {}request")[0][0]
     injector.query("UPDATE {}request SET body = ? WHERE seq = ?", b'{"kind": 7}', first)
-    with embedded(url, grace="2s") as engine:
+    with embedded(store_url, grace="2s") as engine:
         assert engine.runs.get(runs[2].id).result("60s") == flows.result_of(2)
         second = engine.runs.get(runs[1].id)
         assert second.wait("60s")
@@ -177,14 +170,14 @@ REFUSE = {
 }
 
 
-def test_a_commit_refused_for_one_run_goes_on_without_it(url: str):
-    injector = Injector(url)
-    with connect(url) as client:
+def test_a_commit_refused_for_one_run_goes_on_without_it(store_url: str):
+    injector = Injector(store_url)
+    with connect(store_url) as client:
         run = client.submit(flows.victim, 1)
         others = [client.submit(flows.ordinary, n) for n in range(3)]
     refuse = REFUSE["postgres" if injector.typed else "sqlite"]
     injector.query(refuse.format(seq=seq_of(injector, run)))
-    with embedded(url, grace="2s") as engine:
+    with embedded(store_url, grace="2s") as engine:
         for n, other in enumerate(others):
             assert engine.runs.get(other.id).result("60s") == flows.result_of(n)
         assert "refuse" in held(engine, run).why().text()
@@ -192,13 +185,13 @@ def test_a_commit_refused_for_one_run_goes_on_without_it(url: str):
         assert engine.runs.get(run.id).wait("60s")
 
 
-def test_a_number_beyond_64_bits_is_named_by_the_dry_run(url: str):
-    with connect(url) as client:
+def test_a_number_beyond_64_bits_is_named_by_the_dry_run(store_url: str):
+    with connect(store_url) as client:
         runs = [client.submit(flows.ordinary, n) for n in range(2)]
-    seqs = [seq_of(Injector(url), run) for run in runs]
+    seqs = [seq_of(Injector(store_url), run) for run in runs]
 
     async def written() -> dict[int, str]:
-        store = store_at(url)
+        store = store_at(store_url)
         await store.open()
         try:
             led = await store.elect(Elect("test", 60_000_000))
@@ -219,29 +212,29 @@ def test_a_number_beyond_64_bits_is_named_by_the_dry_run(url: str):
             await store.close()
 
     assert list(asyncio.run(written())) == [seqs[0]]
-    with embedded(url, grace="2s") as engine:
+    with embedded(store_url, grace="2s") as engine:
         assert engine.runs.get(runs[1].id).result("60s") == flows.result_of(1)
 
 
-def test_a_boost_that_could_overflow_is_refused(url: str):
-    injector = Injector(url)
-    with embedded(url, grace="2s") as engine:
+def test_a_boost_that_could_overflow_is_refused(store_url: str):
+    injector = Injector(store_url)
+    with embedded(store_url, grace="2s") as engine:
         with pytest.raises(InvalidInput, match="30 days or less"):
             engine.limits.set("age_boost", "200d")
         engine.limits.set("age_boost", "29d")
     rule = b'{"value": %d}' % (200 * 86_400 * 1_000_000)
     injector.query("UPDATE {}limit_rule SET live = ? WHERE name = 'age_boost_us'", rule)
-    with embedded(url, grace="2s") as engine:
+    with embedded(store_url, grace="2s") as engine:
         runs = [engine.submit(flows.ordinary, n, priority=1_000_000) for n in range(2)]
         assert [run.result("60s") for run in runs] == [flows.result_of(n) for n in range(2)]
 
 
 def test_the_metric_counts_held_runs(tmp_path: Path):
-    url = str(tmp_path / "locktender.db")
-    with connect(url) as client:
+    store_url = str(tmp_path / "locktender.db")
+    with connect(store_url) as client:
         run = client.submit(flows.victim, 1)
-    broken_graph(Injector(url), run)
-    with embedded(url, grace="2s") as engine:
+    broken_graph(Injector(store_url), run)
+    with embedded(store_url, grace="2s") as engine:
         held(engine, run)
         store_engine = engine._core.engine
         assert store_engine is not None

@@ -134,7 +134,9 @@ def test_e7_every_gate_that_blocks_now_and_none_once_it_started(
     latch.touch()
     assert {run.wait(TIMEOUT) for run in (first, second, third)} == {RunState.SUCCEEDED}
     assert second.why().reasons == ()
-    assert "waits for nothing" in str(second.why())
+    assert f"waits for nothing. Where its time went: locktender blame {second.id}" in str(
+        second.why()
+    )
 
 
 def test_e7_a_task_names_its_pools_and_their_holders(

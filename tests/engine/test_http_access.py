@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -241,6 +242,44 @@ async def test_tokens_are_made_and_revoked_by_an_admin(world: World):
     hidden = await world.ask("DELETE", "/api/v1/tokens/admin", bound)
     assert missing.status == hidden.status == 404
     assert missing.text.replace("nobody", "admin") == hidden.text
+
+
+async def test_a_token_made_with_a_token_ends_with_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(token_access, "KEPT_SECONDS", 0.0)
+    admin = await world.client.tokens.create("deputy", ["admin"], expires="1h")
+    given = admin.token
+    for name in ("made", "made with that"):
+        made = await world.ask("POST", "/api/v1/tokens", given, {"name": name, "scopes": ["admin"]})
+        assert datetime.fromisoformat(made.data["info"]["expires_at"]) == admin.info.expires_at
+        given = made.data["token"]
+    browser = await logged_in(world, given)
+    assert (await world.ask("GET", "/api/v1/runs", given)).status == 200
+    await world.client.tokens.revoke("deputy")
+    answer = await world.ask("GET", "/api/v1/runs", given)
+    assert (answer.status, answer.data["message"]) == (401, "this token was revoked.")
+    assert (await browser.send("GET", "/api/v1/runs")).status == 401
+    late = await world.ask("POST", "/api/v1/tokens", given, {"name": "late", "scopes": ["read"]})
+    assert late.status == 401
+
+
+async def test_a_name_given_again_does_not_meet_the_keys_of_the_revoked_token(world: World):
+    first = await world.client.tokens.create("shop", ["submit"])
+    body = {"flow": "access count", "args": {"n": 1}}
+
+    async def submit(token: str, n: int) -> Answer:
+        given = {**body, "args": {"n": n}}
+        return await world.ask("POST", "/api/v1/runs", token, given, idempotency_key="order-1")
+
+    one = await submit(first.token, 1)
+    assert (await submit(first.token, 1)).data["id"] == one.data["id"]
+    assert (await submit(first.token, 2)).status == 409
+    await world.client.tokens.revoke("shop")
+    again = await world.client.tokens.create("shop", ["submit"])
+    other = await submit(again.token, 2)
+    assert (other.status, other.data["submitted"]) == (202, "created")
+    assert other.data["id"] != one.data["id"]
 
 
 async def test_only_the_names_that_are_allowed_are_answered(tmp_path: Path):

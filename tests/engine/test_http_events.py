@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,12 @@ import pytest
 from tests.support.server_harness import PATIENCE, fetch, process, served, until
 
 from locktender import flow, step
+from locktender.base.tokens import TokenRow
 from locktender.client.client_async import AsyncClient
 from locktender.client.core import Core
 from locktender.client.history import EventToken
-from locktender.server.api import streams
+from locktender.server.api import streams, token_access
+from locktender.server.options import HttpOptions
 from locktender.store.protocol import LATEST, Follow
 
 pytest_plugins = ["locktender.testing.postgres"]
@@ -65,6 +67,11 @@ class Listener:
         else:
             self.events += json.loads(found["data"])["events"]
 
+    async def until_closed(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while await self.reader.readline():
+                pass
+
     async def until_ended(self, run: str) -> list[tuple[str, str]]:
         """What happened to a run, up to its end."""
         while not any(
@@ -75,10 +82,13 @@ class Listener:
 
 
 @asynccontextmanager
-async def listening(port: int, query: str = "", last_id: str = "") -> AsyncIterator[Listener]:
+async def listening(
+    port: int, query: str = "", last_id: str = "", token: str = ""
+) -> AsyncIterator[Listener]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         again = f"last-event-id: {last_id}\r\n" if last_id else ""
+        again += f"authorization: Bearer {token}\r\n" if token else ""
         asked = f"GET /api/v1/events{query} HTTP/1.0\r\nhost: localhost\r\n{again}\r\n"
         writer.write(asked.encode())
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -210,3 +220,47 @@ async def test_the_end_of_a_server_ends_its_streams(tmp_path: Path):
         async with asyncio.timeout(PATIENCE):
             await reader.read()
         writer.close()
+
+
+async def test_one_read_tells_whose_tokens_still_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Many listeners of few tokens: the store is asked once for all, and only those of a revoked one end."""
+    reads: list[set[str]] = []
+    read = token_access.read_tokens
+
+    async def counted(core: Core, ids: Sequence[str]) -> dict[str, TokenRow]:
+        reads.append(set(ids))
+        return await read(core, ids)
+
+    monkeypatch.setattr(token_access, "read_tokens", counted)
+    monkeypatch.setattr(token_access, "KEPT_SECONDS", 0.05)
+    async with (
+        process(tmp_path / "locktender.db", lead=True, work=True) as (core, _),
+        served(core, api=True, options=HttpOptions("tokens")) as port,
+        AsyncExitStack() as stack,
+    ):
+        tokens = [await AsyncClient(core).tokens.create(name, ["read"]) for name in "ab"]
+        listeners = [
+            await stack.enter_async_context(listening(port, token=tokens[n % 2].token))
+            for n in range(6)
+        ]
+        ids = {each.info.id for each in tokens}
+
+        async def all_watched() -> bool:
+            return ids in reads
+
+        await until(all_watched, "one read of both")
+        begun = len(reads)
+
+        async def read_more() -> bool:
+            return len(reads) >= begun + 3
+
+        await until(read_more, "more reads")
+        assert all(each == ids for each in reads[begun:])
+        await AsyncClient(core).tokens.revoke("a")
+        for gone in listeners[::2]:
+            await gone.until_closed()
+        run = await _ended(core, 1)
+        for left in listeners[1::2]:
+            assert await left.until_ended(run)

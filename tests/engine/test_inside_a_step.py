@@ -20,6 +20,8 @@ from locktender import (
     RunFailed,
     RunState,
     TaskState,
+    connect,
+    connect_async,
     current,
     flow,
     secret,
@@ -200,6 +202,40 @@ def test_a_body_may_open_an_engine_of_its_own_by_name(engine: Client, kind: str,
     run = engine.submit(steps.call, "open_another", kind, [str(tmp_path)])
 
     assert run.result(TIMEOUT) == 2
+
+
+@step
+def connects() -> int:
+    with connect() as client:
+        return client.runs.count()
+
+
+@step
+async def connects_on_the_loop() -> int:
+    async with connect_async() as client:
+        return await client.runs.count()
+
+
+@flow
+def connecting(on_the_loop: bool) -> int:
+    return connects_on_the_loop() if on_the_loop else connects()
+
+
+@pytest.mark.parametrize("on_the_loop", [False, True])
+def test_a_client_in_a_body_must_name_the_store_of_the_engine(
+    engine: Client, on_the_loop: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    monkeypatch.delenv("LOCKTENDER_URL", raising=False)
+
+    with pytest.raises(RunFailed, match=r"names no store.*connect\(url\)"):
+        engine.submit(connecting, on_the_loop).result(TIMEOUT)
+
+    assert list((tmp_path / "other").iterdir()) == []
+    core: Any = engine._core
+    monkeypatch.setenv("LOCKTENDER_URL", core.settings.url)
+    assert engine.submit(connecting, on_the_loop).result(TIMEOUT) == 2
 
 
 # -- secrets -----------------------------------------------------------------------------------------

@@ -36,29 +36,22 @@ RUN_SAMPLE = (
 )
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        return request.getfixturevalue("postgres_url")
-    return str(tmp_path / "locktender.db")
-
-
-def stores(url: str, tmp_path: Path, number: int) -> str:
+def stores(store_url: str, tmp_path: Path, number: int) -> str:
     """A store of its own for each fault: a wrong key stays."""
-    if not url.startswith("postgres"):
+    if not store_url.startswith("postgres"):
         return str(tmp_path / f"{number}.db")
-    Injector(url).query("DROP SCHEMA IF EXISTS locktender CASCADE")
-    return url
+    Injector(store_url).query("DROP SCHEMA IF EXISTS locktender CASCADE")
+    return store_url
 
 
-def judge_table(url: str, name: str) -> str:
+def judge_table(store_url: str, name: str) -> str:
     """What became of the run whose rows these are; raises where anything else did not go on."""
-    injector, one, wanted = prepare(url)
+    injector, one, wanted = prepare(store_url)
     fault = {str(each): each for each in key_faults(injector, wanted)}.get(name)
     if fault is None or not inject_key(injector, fault):
         return "refused"
     terms = injector.query("SELECT term FROM {}leader")[0][0]
-    with embedded(url, **MANY_RUNS) as engine:
+    with embedded(store_url, **MANY_RUNS) as engine:
         for n in range(2):
             assert isinstance(engine.submit(flows.ordinary, n).result(PATIENCE), int), name
         assert isinstance(engine.submit(flows.through_rate, 5).result(PATIENCE), int), name
@@ -84,12 +77,12 @@ def _named(engine: Client, run: Run[int]) -> str:
 
 
 def judge_run(
-    url: str, tmp_path: Path, fault: tuple[str, str, str, str], log: pytest.LogCaptureFixture
+    store_url: str, tmp_path: Path, fault: tuple[str, str, str, str], log: pytest.LogCaptureFixture
 ) -> None:
     stage, table, column, kind = fault
     [value] = [each for *names, each in WRONG_KEYS if tuple(names) == fault[1:]]
-    one, several = STAGES[stage](url, tmp_path, 2)
-    injector = Injector(url)
+    one, several = STAGES[stage](store_url, tmp_path, 2)
+    injector = Injector(store_url)
     seq = seq_of(injector, one)
     if (table, kind) == ("task", "outside"):
         value += seq * SHIFT
@@ -99,7 +92,7 @@ def judge_run(
         return
     log.clear()
     [[terms]] = injector.query("SELECT term FROM {}leader")
-    with embedded(url, **MANY_RUNS) as engine:
+    with embedded(store_url, **MANY_RUNS) as engine:
         for run in several:
             assert isinstance(engine.runs.get(run.id).result(PATIENCE), int), fault
         assert isinstance(engine.submit(flows.ordinary, 3).result(PATIENCE), int), fault
@@ -114,8 +107,8 @@ def judge_run(
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_a_wrong_key_in_a_table_leaves_the_rest_alone(url: str, name: str):
-    state = judge_table(url, name)
+def test_a_wrong_key_in_a_table_leaves_the_rest_alone(store_url: str, name: str):
+    state = judge_table(store_url, name)
     assert state in {"refused", *ENDED, RunState.HELD}
     if name.startswith("queue"):
         assert state == RunState.HELD
@@ -123,20 +116,20 @@ def test_a_wrong_key_in_a_table_leaves_the_rest_alone(url: str, name: str):
 
 @pytest.mark.parametrize("fault", RUN_SAMPLE)
 def test_a_wrong_key_of_one_run_leaves_the_others_alone(
-    url: str,
+    store_url: str,
     tmp_path: Path,
     fault: tuple[str, str, str, str],
     caplog: pytest.LogCaptureFixture,
 ):
     caplog.set_level(logging.WARNING, "locktender")
-    judge_run(url, tmp_path, fault, caplog)
+    judge_run(store_url, tmp_path, fault, caplog)
 
 
-def test_a_run_that_the_queue_lacks_is_started_by_a_retry(url: str):
-    with connect(url) as client:
+def test_a_run_that_the_queue_lacks_is_started_by_a_retry(store_url: str):
+    with connect(store_url) as client:
         lost = client.submit(flows.ordinary, 1)
-    Injector(url).query("DELETE FROM {}queue")
-    with embedded(url) as engine:
+    Injector(store_url).query("DELETE FROM {}queue")
+    with embedded(store_url) as engine:
         run = engine.runs.get(lost.id)
         eventually(lambda: run.status() == RunState.HELD, PATIENCE)
         assert "its place in the queue cannot be read" in run.why().text()
@@ -146,12 +139,12 @@ def test_a_run_that_the_queue_lacks_is_started_by_a_retry(url: str):
 
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
-def test_every_key_of_every_table(url: str, tmp_path: Path):
-    injector, _, wanted = prepare(stores(url, tmp_path, 0))
+def test_every_key_of_every_table(store_url: str, tmp_path: Path):
+    injector, _, wanted = prepare(stores(store_url, tmp_path, 0))
     names = [str(fault) for fault in key_faults(injector, wanted)]
     ended: dict[str, int] = {}
     for number, name in enumerate(names, 1):
-        state = judge_table(stores(url, tmp_path, number), name)
+        state = judge_table(stores(store_url, tmp_path, number), name)
         ended[state] = ended.get(state, 0) + 1
     assert ended.keys() >= {"refused", RunState.HELD}, ended
 
@@ -159,8 +152,10 @@ def test_every_key_of_every_table(url: str, tmp_path: Path):
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("stage", list(STAGES))
-def test_every_key_of_a_run(url: str, tmp_path: Path, stage: str, caplog: pytest.LogCaptureFixture):
+def test_every_key_of_a_run(
+    store_url: str, tmp_path: Path, stage: str, caplog: pytest.LogCaptureFixture
+):
     caplog.set_level(logging.WARNING, "locktender")
     for number, (table, column, kind, _) in enumerate(WRONG_KEYS):
         fault = (stage, table, column, kind)
-        judge_run(stores(url, tmp_path, number), tmp_path, fault, caplog)
+        judge_run(stores(store_url, tmp_path, number), tmp_path, fault, caplog)

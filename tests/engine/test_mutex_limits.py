@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,20 +31,12 @@ def quick(n: int) -> int:
     return moved(n)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        url: str = request.getfixturevalue("postgres_url")
-        return url
-    return str(tmp_path / "locktender.db")
-
-
 @pytest.fixture
-def client(place: str) -> Iterator[Client]:
-    with embedded(place, grace="2s") as client:
+def client(store_url: str) -> Iterator[Client]:
+    with embedded(store_url, grace="2s") as client:
         client.limits.set_tag("account", limit=1, per_value=True, counts_while_waiting=True)
         yield client
-    check_history(place)
+    check_history(store_url)
 
 
 def waits(run: Any) -> None:
@@ -72,19 +63,19 @@ def test_g5_a_waiting_run_keeps_its_mutex_and_why_names_it(client: Client, overl
     assert [span.label for span in overlap.spans("moved")] == ["1", "3", "4", "2"]
 
 
-def test_g5_the_mutex_is_kept_over_a_restart(place: str, overlap: Overlap):
-    with embedded(place, grace="2s") as client:
+def test_g5_the_mutex_is_kept_over_a_restart(store_url: str, overlap: Overlap):
+    with embedded(store_url, grace="2s") as client:
         client.limits.set_tag("account", limit=1, per_value=True, counts_while_waiting=True)
         run = client.submit(transfer, 1, tags=ACCOUNT)
         waits(run)
-    with embedded(place, grace="2s") as client:
+    with embedded(store_url, grace="2s") as client:
         rival = client.submit(quick, 2, tags=ACCOUNT)
         assert client.submit(quick, 3).result(TIMEOUT) == 3
         assert rival.status() is RunState.QUEUED
         first = client.runs.get(run.id)
         first.cancel()  # ended while it waits, it gives it back
         assert rival.result(TIMEOUT) == 2
-    check_history(place)
+    check_history(store_url)
 
 
 def test_a_limit_that_counts_no_more_lets_others_start(client: Client):

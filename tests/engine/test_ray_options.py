@@ -10,12 +10,11 @@ import pytest
 
 from locktender.base.config import load
 from locktender.base.errors import InvalidSettings
-from locktender.provision.options import provisioner_of
+from locktender.provision.options import provisioner_of, store_hash
 from locktender.provision.ray_workers import (
     RayWorkers,
     actor_options,
     demand_of,
-    namespace_of,
 )
 
 WORKERS = RayWorkers(sources=("flows.py",), actor={"resources": {"base": 1}})
@@ -62,12 +61,25 @@ def test_wrong_options_are_refused(options: dict[str, Any], says: str):
         provisioner_of(settings)
 
 
-def test_all_servers_of_a_store_have_one_namespace():
-    one, other, third = (
-        namespace_of(load(overrides={"url": url}))
-        for url in ("postgresql://a:x@db/l", "postgresql://a:y@db/l", "postgresql://a:x@db/m")
+def test_all_servers_of_a_store_have_one_namespace_and_no_other_store_has_it():
+    def names(*urls: str) -> list[str]:
+        return [store_hash(load(overrides={"url": url})) for url in urls]
+
+    same = names(
+        "postgresql://a:x@db/l",
+        "postgresql://a:y@db/l",
+        "postgresql://a:x@db/l?sslmode=require&pooled=true",
     )
-    assert one == other != third
+    others = names(
+        "postgresql://a:x@db/m",
+        "postgresql://a:x@db/l?schema=two",
+        "postgresql://a:x@db/l?schema=two&host=/run/other",
+        "postgresql:///l?host=/run/one",
+        "one.db",
+        "two.db",
+    )
+    assert len(set(same)) == 1
+    assert len({*same, *others}) == 1 + len(others)
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -148,19 +148,11 @@ def fresh() -> None:
     FAIL.clear()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        url: str = request.getfixturevalue("postgres_url")
-        return url
-    return str(tmp_path / "locktender.db")
-
-
 @pytest.fixture
-def either(place: str) -> Iterator[Client]:
-    with embedded(place, grace="2s") as client:
+def either(store_url: str) -> Iterator[Client]:
+    with embedded(store_url, grace="2s") as client:
         yield client
-    check_history(place)
+    check_history(store_url)
 
 
 @pytest.fixture
@@ -327,10 +319,10 @@ def test_lookups_are_counted():
     assert 'locktender_cache_lookups_total{result="miss"} 2' in shown.text().decode()
 
 
-def test_who_is_only_a_client_sees_and_clears_results(place: str):
-    with embedded(place) as client:
+def test_who_is_only_a_client_sees_and_clears_results(store_url: str):
+    with embedded(store_url) as client:
         client.submit(one, 1).result(TIMEOUT)
-    with connect(place) as only:
+    with connect(store_url) as only:
         [kept] = only.cache.list(flow="one")
         assert kept.step.endswith(":double")
         with pytest.raises(InvalidInput) as refused:
@@ -341,10 +333,10 @@ def test_who_is_only_a_client_sees_and_clears_results(place: str):
         assert only.cache.clear() == 1
     # nobody led: the next leader carries it out before anything is looked up
     CALLS.clear()
-    with embedded(place) as client:
+    with embedded(store_url) as client:
         client.submit(one, 1).result(TIMEOUT)
     assert CALLS == {"double 1": 1}
-    check_history(place)
+    check_history(store_url)
 
 
 def test_a_run_submitted_by_name_takes_the_same_results(client: Client):
@@ -370,17 +362,17 @@ def test_a_result_that_cannot_be_read_is_none(tmp_path: Path):
     check_history(url)
 
 
-def test_a_result_outlives_the_run_that_made_it(place: str):
-    with embedded(place) as client:
+def test_a_result_outlives_the_run_that_made_it(store_url: str):
+    with embedded(store_url) as client:
         made = client.submit(many, 1)
         made.result(TIMEOUT)
-    assert main(["db", "prune", "--older-than", "0s", "--url", place]) == 0
-    with embedded(place) as client:
+    assert main(["db", "prune", "--older-than", "0s", "--url", store_url]) == 0
+    with embedded(store_url) as client:
         with pytest.raises(NotFound):
             client.runs.get(made.id)
         assert client.submit(many, 1).result(TIMEOUT) == [300, "x" * 1_000]
     assert CALLS == {"large 1": 1}
-    check_history(place)
+    check_history(store_url)
 
 
 async def generator(n: int) -> Any:

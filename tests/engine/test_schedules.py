@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -18,12 +19,17 @@ from locktender import (
     InvalidInput,
     NotFound,
     RunState,
+    connect_async,
     flow,
     step,
     wait_event,
 )
+from locktender.base.errors import StoreUnreachable
+from locktender.base.schedules import ScheduleRow
 from locktender.client.schedules import ScheduleInfo
 from locktender.store.open import store_for
+from locktender.store.protocol import SetSchedule
+from locktender.store.sqlite.store import SqliteStore
 from locktender.testing import VirtualClock, eventually
 from locktender.testing.postgres_server import run as run_async
 
@@ -279,6 +285,29 @@ def test_a_name_that_nobody_announced_is_refused(engine: Client):
         engine.schedules.set("s", "sched plan", every="1h")
     with pytest.raises(NotFound, match="Did you mean 'other'"):
         engine.schedules.pause("othr")
+
+
+async def test_a_schedule_is_set_again_when_the_answer_was_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It is stored, and the connection is lost before the client learns of it."""
+    lost: list[str] = []
+    set_schedule = SqliteStore.set_schedule
+
+    async def loses_the_first(self: SqliteStore, change: SetSchedule) -> ScheduleRow | None:
+        row = await set_schedule(self, change)
+        if change.what not in lost:
+            lost.append(change.what)
+            raise StoreUnreachable("the connection was lost")
+        return row
+
+    monkeypatch.setattr(SqliteStore, "set_schedule", loses_the_first)
+    async with connect_async(tmp_path / "locktender.db") as client:
+        await client.schedules.set("s", plain, every="1h")
+        await client.schedules.pause("s")
+        assert lost == ["set", "paused"]
+        assert (await client.schedules.get("s")).paused
+        assert len(await client.schedules.history("s")) == 2
 
 
 def test_a_declared_schedule_that_cannot_be_is_refused_where_it_is_written():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,20 +126,12 @@ def on_condition(n: int) -> list[Any]:
     return pair.with_options(run_if="always")(slept, first)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        url: str = request.getfixturevalue("postgres_url")
-        return url
-    return str(tmp_path / "locktender.db")
-
-
 @pytest.fixture
-def client(place: str) -> Iterator[Client]:
+def client(store_url: str) -> Iterator[Client]:
     CLEANED.clear()
-    with embedded(place, grace="2s") as client:
+    with embedded(store_url, grace="2s") as client:
         yield client
-    check_history(place)
+    check_history(store_url)
 
 
 def states(run: Any) -> list[str]:
@@ -218,12 +209,12 @@ def test_a_waiting_run_that_is_ended_cleans_up(client: Client):
     assert sorted(CLEANED) == [1, 2]
 
 
-def test_g1_a_sleep_over_a_restart(place: str):
-    with embedded(place) as client:
+def test_g1_a_sleep_over_a_restart(store_url: str):
+    with embedded(store_url) as client:
         run = client.submit(in_a_diamond, 2)
         long = client.submit(asleep, 3)
         eventually(lambda: long.status() is RunState.WAITING, 60)
-    with embedded(place) as client:
+    with embedded(store_url) as client:
         assert client.runs.get(run.id).result(TIMEOUT) == [4, 8]
         again = client.runs.get(long.id)
         assert again.status() is RunState.WAITING
@@ -233,7 +224,7 @@ def test_g1_a_sleep_over_a_restart(place: str):
         eventually(lambda: again.status() is RunState.WAITING, 60)
         again.cancel()
         assert again.wait(60)
-    check_history(place)
+    check_history(store_url)
 
 
 def test_a_result_that_is_no_time_fails_the_run(client: Client):
@@ -278,25 +269,25 @@ def map_beside_sleep(n: int) -> list[Any]:
     return pair(total(double.map(list(range(n)))), sleep("1h", n))
 
 
-def test_a_map_beside_a_sleep_goes_on(place: str):
+def test_a_map_beside_a_sleep_goes_on(store_url: str):
     """Also where its items are asked for in a later cycle than the sleep is."""
-    with embedded(place) as client:
+    with embedded(store_url) as client:
         runs = client.submit_many(map_beside_sleep, [600, 600])
         for run in runs:
             eventually(lambda run=run: sum(each.state == "completed" for each in run.tasks()) > 600)
             run.cancel("enough")
 
 
-async def test_a_stopped_store_with_waiting_runs_has_lost_none(place: str):
-    await asyncio.to_thread(leave_waiting, place)
-    store = store_for(settings_for(place, {}))
+async def test_a_stopped_store_with_waiting_runs_has_lost_none(store_url: str):
+    await asyncio.to_thread(leave_waiting, store_url)
+    store = store_for(settings_for(store_url, {}))
     await store.open()
     assert (await audit(store)).violations == []
     await store.close()
 
 
-def leave_waiting(place: str) -> None:
-    with embedded(place) as client:
+def leave_waiting(store_url: str) -> None:
+    with embedded(store_url) as client:
         runs = [client.submit(map_beside_sleep, 1), client.submit(map_beside_sleep, 1, delay="1h")]
         for run in runs:
             eventually(lambda run=run: run.status() is RunState.WAITING)

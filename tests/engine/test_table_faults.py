@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from pathlib import Path
 
 import pytest
 from tests.steps import held_steps as flows
@@ -53,17 +52,10 @@ TERMS = "SELECT count(DISTINCT term) FROM {}event WHERE term BETWEEN 1 AND 10000
 SETTINGS = {"grace": "2s", "max_concurrent_runs": -1}
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        return request.getfixturevalue("postgres_url")
-    return str(tmp_path / "locktender.db")
-
-
-def prepare(url: str) -> tuple[Injector, Run[int], list[StoredRow]]:
+def prepare(store_url: str) -> tuple[Injector, Run[int], list[StoredRow]]:
     """A queued run, and the rows whose faults are tried."""
-    injector = Injector(url)
-    with connect(url) as client:
+    injector = Injector(store_url)
+    with connect(store_url) as client:
         client.pools.set(RATED, limit=5, rate="1000/s", burst=1000)
         # Before it is submitted: rules make lanes.
         store_rows(injector, list(limit_rows()))
@@ -76,41 +68,41 @@ def prepare(url: str) -> tuple[Injector, Run[int], list[StoredRow]]:
     return injector, one, wanted
 
 
-def all_faults(url: str) -> list[str]:
-    injector, _, wanted = prepare(url)
+def all_faults(store_url: str) -> list[str]:
+    injector, _, wanted = prepare(store_url)
     found = [str(fault) for fault in faults(injector, wanted)]
-    clear(url, injector)
+    clear(store_url, injector)
     return found
 
 
-def clear(url: str, injector: Injector) -> None:
+def clear(store_url: str, injector: Injector) -> None:
     """Without the rows that were put in; what waits is worked off."""
     for table in PUT_IN:
         injector.query(f"DELETE FROM {{}}{table}")
-    with embedded(url, **SETTINGS) as engine:
+    with embedded(store_url, **SETTINGS) as engine:
         for run in engine.runs.list(status=["queued", "running"]):
             assert engine.runs.get(run.id).wait(PATIENCE)
 
 
-def judge(url: str, *names: str) -> str:
+def judge(store_url: str, *names: str) -> str:
     """What became of the run that the rows belong to; raises where anything else did not go on."""
-    injector, one, wanted = prepare(url)
+    injector, one, wanted = prepare(store_url)
     found = {str(each): each for each in faults(injector, wanted)}
     chosen = [found[name] for name in names]
     [[terms]] = injector.query(TERMS)
     before = [inject(injector, fault) for fault in chosen]
-    state = _others_finish(url, one, chosen)
+    state = _others_finish(store_url, one, chosen)
     for fault, value in zip(chosen, before, strict=True):
         if fault.row.table == "event":  # the history is checked with it
             write(injector, fault.row, fault.column, value)
     [[later]] = injector.query(TERMS)
     assert later - terms <= 4, names
-    clear(url, injector)
+    clear(store_url, injector)
     return state
 
 
-def _others_finish(url: str, one: Run[int], chosen: list[TableFault]) -> str:
-    with embedded(url, **SETTINGS) as engine:
+def _others_finish(store_url: str, one: Run[int], chosen: list[TableFault]) -> str:
+    with embedded(store_url, **SETTINGS) as engine:
         others = [engine.submit(flows.ordinary, n) for n in range(2)]
         for run in others:
             assert isinstance(run.result(PATIENCE), int), chosen
@@ -149,10 +141,10 @@ def _is_named(engine: Client, fault: TableFault) -> None:
     assert isinstance(waits.result(PATIENCE), int), fault
 
 
-def test_every_table_has_an_owner(url: str):
-    with connect(url):
+def test_every_table_has_an_owner(store_url: str):
+    with connect(store_url):
         pass
-    injector = Injector(url)
+    injector = Injector(store_url)
     if injector.typed:
         found = injector.query(
             "SELECT tablename::text FROM pg_tables WHERE schemaname = 'locktender'"
@@ -164,20 +156,20 @@ def test_every_table_has_an_owner(url: str):
     assert {name for (name,) in found} <= OWNERS.keys()
 
 
-def test_a_fault_in_a_row_of_every_table_at_once(url: str):
+def test_a_fault_in_a_row_of_every_table_at_once(store_url: str):
     by_row: dict[str, list[str]] = {}
-    for name in all_faults(url):
+    for name in all_faults(store_url):
         by_row.setdefault(name.partition("].")[0], []).append(name)
     draw = random.Random(SEED)
-    judge(url, *(draw.choice(names) for names in by_row.values()))
-    assert asyncio.run(judged(url))[0] == []
+    judge(store_url, *(draw.choice(names) for names in by_row.values()))
+    assert asyncio.run(judged(store_url))[0] == []
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
-def test_every_column_of_every_table(url: str):
+def test_every_column_of_every_table(store_url: str):
     ended: dict[str, int] = {}
-    for name in all_faults(url):
-        state = judge(url, name)
+    for name in all_faults(store_url):
+        state = judge(store_url, name)
         ended[state] = ended.get(state, 0) + 1
-    assert asyncio.run(judged(url))[0] == []
+    assert asyncio.run(judged(store_url))[0] == []

@@ -14,8 +14,10 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
+from tests.support.transports import served
 
-from locktender import Client, RunFailed
+from locktender import Client, RunFailed, connect
+from locktender.observe import tracing
 from locktender.testing import Engines, eventually
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
@@ -79,6 +81,48 @@ def test_a_steps_span_is_the_submitters_child(engine: Client, exported: InMemory
             "locktender.outcome": "completed",
         }
         assert span.status.status_code is StatusCode.UNSET
+
+
+def test_a_trace_goes_on_through_a_server(engine: Client, exported: InMemorySpanExporter):
+    with served(engine) as address, connect(address) as client:
+        with trace.get_tracer("caller").start_as_current_span("caller") as caller:
+            one = client.submit(steps.everywhere)
+            [many] = client.submit_many(steps.everywhere, [()])
+        alone = client.submit(steps.everywhere)
+        for run in (one, many, alone):
+            run.result(TIMEOUT)
+    context = caller.get_span_context()
+    spans = [each for each in exported.get_finished_spans() if each.name != "caller"]
+    assert len(spans) == 9
+    for span in spans:
+        if dict(span.attributes or {})["locktender.run"] == alone.id:
+            assert span.parent is None
+            continue
+        assert span.parent is not None
+        assert (span.parent.trace_id, span.parent.span_id) == (context.trace_id, context.span_id)
+
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (PARENT, PARENT),
+        (f" {PARENT} ", PARENT),
+        (f"cc{PARENT[2:]}-what-the-future-holds", PARENT),
+        (f"{PARENT}-more", None),
+        (f"ff{PARENT[2:]}", None),
+        (PARENT.upper(), None),
+        (f"00-{'0' * 32}-b7ad6b7169203331-01", None),
+        (f"00-0af7651916cd43dd8448eb211c80319c-{'0' * 16}-01", None),
+        ("x", None),
+        ("", None),
+        (f"{PARENT}\n{PARENT}", None),
+    ],
+)
+def test_a_traceparent_that_is_none_is_ignored(given: str, kept: str | None):
+    assert tracing.valid_parent(given) == kept
 
 
 def test_a_worker_beside_the_leader_gets_it_too(

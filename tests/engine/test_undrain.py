@@ -49,17 +49,10 @@ class Scene:
                 await asyncio.sleep(0.01)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        return request.getfixturevalue("postgres_url")
-    return str(tmp_path / "locktender.db")
-
-
 @asynccontextmanager
-async def scene(place: str, tmp_path: Path, *, lead: bool = True) -> AsyncIterator[Scene]:
+async def scene(store_url: str, tmp_path: Path, *, lead: bool = True) -> AsyncIterator[Scene]:
     """A worker in an engine of its own, and a leader in another; the history is checked at the end."""
-    settings = settings_for(place, {"work_dir": str(tmp_path)})
+    settings = settings_for(store_url, {"work_dir": str(tmp_path)})
     stores = [store_for(settings), store_for(settings)]
     engines = [Engine(stores[0], settings, work=False), Engine(stores[1], settings, lead=False)]
     for store in stores:
@@ -67,8 +60,8 @@ async def scene(place: str, tmp_path: Path, *, lead: bool = True) -> AsyncIterat
     started = engines if lead else engines[1:]
     for engine in started:
         await engine.start()
-    async with connect_async(place) as client:
-        yield Scene(place, client, engines[1])
+    async with connect_async(store_url) as client:
+        yield Scene(store_url, client, engines[1])
         if not lead:
             await engines[0].start()
             started = engines
@@ -79,10 +72,10 @@ async def scene(place: str, tmp_path: Path, *, lead: bool = True) -> AsyncIterat
 
 
 async def test_a_drain_is_taken_back_and_the_worker_goes_on(
-    place: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    store_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level("INFO", logger="locktender")
-    async with scene(place, tmp_path) as on:
+    async with scene(store_url, tmp_path) as on:
         await on.client.workers.drain(on.name)
         await on.until(draining=True)
         run = await on.client.submit(echoed, 7)
@@ -103,7 +96,7 @@ async def test_a_drain_is_taken_back_and_the_worker_goes_on(
         assert await (await on.client.submit(echoed, 8)).result(SECONDS) == 8
     orders = [each.getMessage() for each in caplog.records if "is ordered" in each.getMessage()]
     assert orders == [f"worker {on.name} is ordered to {kind}" for kind in ("drain", "undrain") * 2]
-    history = await asyncio.to_thread(load_history, place)
+    history = await asyncio.to_thread(load_history, store_url)
     said = [event for event in history.events if event.after == "ordered"]
     assert [event.data["kind"] for event in said] == ["drain", "undrain"] * 2
     assert {event.data["subject"] for event in said} == {on.name}
@@ -111,8 +104,8 @@ async def test_a_drain_is_taken_back_and_the_worker_goes_on(
     assert check(history) == []
 
 
-async def test_a_drain_that_no_leader_has_read_is_taken_back(place: str, tmp_path: Path):
-    async with scene(place, tmp_path, lead=False) as on:
+async def test_a_drain_that_no_leader_has_read_is_taken_back(store_url: str, tmp_path: Path):
+    async with scene(store_url, tmp_path, lead=False) as on:
         with pytest.raises(InvalidInput, match="does not drain"):
             await on.client.workers.undrain(on.name)
         assert not (await on.client.workers.drain(on.name)).leader
@@ -128,8 +121,8 @@ async def test_a_drain_that_no_leader_has_read_is_taken_back(place: str, tmp_pat
         await leader.stop(0)
 
 
-async def test_who_does_not_drain_has_left_or_ends_is_refused(place: str, tmp_path: Path):
-    async with scene(place, tmp_path) as on:
+async def test_who_does_not_drain_has_left_or_ends_is_refused(store_url: str, tmp_path: Path):
+    async with scene(store_url, tmp_path) as on:
         store = on.worker.store
         with pytest.raises(NotFound, match="there is no worker 'nobody'"):
             await on.client.workers.undrain("nobody")
@@ -144,9 +137,9 @@ async def test_who_does_not_drain_has_left_or_ends_is_refused(place: str, tmp_pa
             await on.client.workers.undrain("ends-1")
 
 
-async def test_a_worker_that_is_told_to_end_is_not_kept(place: str, tmp_path: Path):
+async def test_a_worker_that_is_told_to_end_is_not_kept(store_url: str, tmp_path: Path):
     """The order reaches it after the signal did: it goes on draining."""
-    async with scene(place, tmp_path) as on:
+    async with scene(store_url, tmp_path) as on:
         await on.worker.membership.retire()  # pyright: ignore[reportOptionalMemberAccess]
         await on.until(draining=True)
         assert (await on.client.workers.get(on.name)).ending

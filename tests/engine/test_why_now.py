@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,10 @@ from locktender.observe.rebuilt import queue_in_order
 from locktender.observe.waits import OfferedStep, WaitingStep
 from locktender.observe.why import Why, explain_run, note_of
 from locktender.observe.why_queued import queued_whys
+from locktender.store.protocol import QueueView
 from locktender.store.sqlite.store import SqliteStore
 from locktender.testing import eventually
+from locktender.testing.conformance.world import SceneLeader, submitted
 
 
 @pytest.fixture(autouse=True)
@@ -281,6 +283,31 @@ async def test_what_no_gate_blocks_names_the_engine(tmp_path: Path):
     await store.close()
     assert "The engine is in the way: leader frozen has written no decision" in why
     assert "next cycle" not in why
+
+
+class Starting(SqliteStore):
+    """The run leaves the queue after its row was read."""
+
+    before_beside: Callable[[], Awaitable[None]]
+
+    async def beside(self, run: int, most: int) -> QueueView | None:
+        await self.before_beside()
+        return await super().beside(run, most)
+
+
+async def test_a_run_that_leaves_the_queue_meanwhile_is_asked_again(tmp_path: Path):
+    store = Starting(tmp_path / "locktender.db")
+    await store.open()
+    leader, run = await SceneLeader.stand(store), await submitted(store)
+
+    async def end() -> None:
+        await leader.end(run.seq, "cancelled", before="queued")
+
+    store.before_beside = end
+    why = await explain_run(store, run.id)
+    await store.close()
+    assert (why.state, why.note) == ("cancelled", "")
+    assert why.ended_at
 
 
 @step_of(needs={"gpu": "yes"})

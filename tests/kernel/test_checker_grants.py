@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.history_writer import HistoryWriter
+from tests.support.history_writer import found, grants, tell
 
 from locktender.base.graph import Graph, Node, Param, PoolNeed
 from locktender.observe.checker import Ceiling, Rejection, check
@@ -11,31 +11,11 @@ DB = Graph("db", (Node("a", "a", over=Param("x"), pools=(PoolNeed("db"),)),))
 FREE = Graph("free", (Node("a", "a", over=Param("x")),))
 
 
-def tell(graph: Graph = DB, *, begin: bool = True, **worker: object) -> HistoryWriter:
-    story = HistoryWriter(g=graph)
-    story.lead()
-    story.worker(**worker)  # type: ignore[arg-type]
-    if begin:
-        story.begin(1)
-    return story
-
-
-def found(story: HistoryWriter, **history: object) -> list[str]:
-    return sorted({v.rule for v in check(story.history(**history))})  # type: ignore[arg-type]
-
-
-def grants(story: HistoryWriter, count: int, run: int = 1) -> list[int]:
-    tasks = [story.request(run, 0, index) for index in range(count)]
-    for task in tasks:
-        story.grant(task)
-    return tasks
-
-
 # rates
 
 
 def test_a_rate_holds_between_any_two_grants():
-    story = tell()
+    story = tell(DB)
     story.pool("db", -1, rate={"count": 3, "per_us": 1_000, "burst": 2})
     tasks = [story.request(1, 0, index) for index in range(6)]
     story.grant(tasks[0])
@@ -52,7 +32,7 @@ def test_a_rate_holds_between_any_two_grants():
 
 
 def test_a_new_rate_is_a_new_regime():
-    story = tell()
+    story = tell(DB)
     story.pool("db", -1, rate={"count": 1, "per_us": 1_000})
     tasks = [story.request(1, 0, index) for index in range(3)]
     story.grant(tasks[0])
@@ -83,11 +63,11 @@ def test_a_task_gets_all_its_pools_or_none():
 
 
 def test_slots_taken_twice_or_released_twice_are_found():
-    twice = tell()
+    twice = tell(DB)
     [task] = grants(twice, 1)
     twice.grant(task)
     assert "conservation" in found(twice)
-    again = tell()
+    again = tell(DB)
     [task] = grants(again, 1)
     again.accept(task)
     again.finish(task)
@@ -96,11 +76,11 @@ def test_slots_taken_twice_or_released_twice_are_found():
 
 
 def test_an_end_that_holds_something_is_found():
-    story = tell()
+    story = tell(DB)
     grants(story, 1)
     story.run(1, "failed", error={"type": "x", "message": ""})
     assert "conservation" in found(story)
-    idle = tell()
+    idle = tell(DB)
     grants(idle, 1)
     assert found(idle) == []
     assert found(idle, complete=True) == ["conservation", "no_loss"]
@@ -127,7 +107,7 @@ def test_one_cycle_starts_no_more_than_it_may():
 
 
 def test_more_active_runs_than_the_ceiling_are_found():
-    story = tell(begin=False)
+    story = tell(DB, begin=False)
     story.limit("active", "", {"limit": 2})
     story.submit(1)
     story.submit(2)
@@ -139,7 +119,7 @@ def test_more_active_runs_than_the_ceiling_are_found():
 
 
 def test_a_ceiling_not_yet_recorded_is_accepted():
-    story = tell(begin=False)
+    story = tell(DB, begin=False)
     story.limit("active", "", {"limit": 1})
     story.submit(1)
     story.submit(2)
@@ -148,7 +128,7 @@ def test_a_ceiling_not_yet_recorded_is_accepted():
 
 
 def test_a_rejection_below_the_ceiling_is_found():
-    story = tell(begin=False)
+    story = tell(DB, begin=False)
     story.limit("active", "", {"limit": 2})
     story.submit(1, tags={"t": "x"})
     early = story.seq
@@ -162,7 +142,7 @@ def test_a_rejection_below_the_ceiling_is_found():
 
 
 def test_a_rejection_at_a_tags_ceiling():
-    story = tell(begin=False)
+    story = tell(DB, begin=False)
     story.limit("tag", "t=*", {"key": "t", "per_value": True, "max_active": 1})
     story.submit(1, tags={"t": "x"})
     for ceiling, expected in (("t=*x", []), ("t=x", []), ("t=*y", ["honest_rejections"])):
@@ -170,7 +150,7 @@ def test_a_rejection_at_a_tags_ceiling():
 
 
 def test_a_rule_that_cannot_be_read_is_found():
-    story = tell(begin=False)
+    story = tell(DB, begin=False)
     story.limit("pool", "db", {"limit": "many"})
     story.limit("weather", "", {})
     assert [v.rule for v in check(story.history())] == ["ceilings", "ceilings"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.history_writer import HistoryWriter
+from tests.support.history_writer import HistoryWriter, found, tell
 
 from locktender.base.graph import Const, Graph, Item, Node, Output, Param, RetryPolicy, RunIf
 from locktender.observe.checker import check
@@ -18,19 +18,6 @@ MAPS = Graph(
         Node("sum", "sum", args=(Output(1),)),
     ),
 )
-
-
-def tell(graph: Graph) -> HistoryWriter:
-    """A story with a leader, a worker and run 1 of `graph` running."""
-    story = HistoryWriter(g=graph)
-    story.lead()
-    story.worker()
-    story.begin(1)
-    return story
-
-
-def found(story: HistoryWriter, **history: bool) -> list[str]:
-    return sorted({violation.rule for violation in check(story.history(**history))})
 
 
 # dependencies

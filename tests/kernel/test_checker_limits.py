@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.history_writer import HistoryWriter
+from tests.support.history_writer import HistoryWriter, found, grants, tell
 
 from locktender.base.graph import Graph, Node, Param, PoolNeed, Tag
 from locktender.observe.checker import RULES, History, Peak, check, peaks
@@ -13,31 +13,11 @@ DB = Graph("db", (Node("a", "a", over=Param("x"), pools=(PoolNeed("db"),)),))
 FREE = Graph("free", (Node("a", "a", over=Param("x")),))
 
 
-def tell(graph: Graph = DB, *, begin: bool = True, **worker: object) -> HistoryWriter:
-    story = HistoryWriter(g=graph)
-    story.lead()
-    story.worker(**worker)  # type: ignore[arg-type]
-    if begin:
-        story.begin(1)
-    return story
-
-
-def found(story: HistoryWriter, **history: object) -> list[str]:
-    return sorted({v.rule for v in check(story.history(**history))})  # type: ignore[arg-type]
-
-
-def grants(story: HistoryWriter, count: int, run: int = 1) -> list[int]:
-    tasks = [story.request(run, 0, index) for index in range(count)]
-    for task in tasks:
-        story.grant(task)
-    return tasks
-
-
 # pools
 
 
 def test_a_pool_beyond_its_limit_is_found_and_its_peak_measured():
-    story = tell()
+    story = tell(DB)
     story.pool("db", 2)
     grants(story, 2)
     assert found(story) == []
@@ -49,7 +29,7 @@ def test_a_pool_beyond_its_limit_is_found_and_its_peak_measured():
 
 
 def test_a_commit_that_is_whole_is_judged_once_without_the_next():
-    story = tell()
+    story = tell(DB)
     story.pool("db", 2)
     grants(story, 3)
     replaying = Replay(History((), story.history().graphs), RULES)
@@ -65,7 +45,7 @@ def test_a_commit_that_is_whole_is_judged_once_without_the_next():
 
 
 def test_a_commit_is_judged_as_a_whole():
-    story = tell()
+    story = tell(DB)
     story.pool("db", 1)
     [first] = grants(story, 1)
     story.accept(first)
@@ -77,7 +57,7 @@ def test_a_commit_is_judged_as_a_whole():
 
 
 def test_a_lowered_limit_is_violated_by_new_grants_only():
-    story = tell()
+    story = tell(DB)
     story.pool("db", 3)
     held = grants(story, 3)
     story.pool("db", 1)
@@ -91,7 +71,7 @@ def test_a_lowered_limit_is_violated_by_new_grants_only():
 
 
 def test_a_paused_pool_grants_nothing_an_unset_one_all():
-    story = tell()
+    story = tell(DB)
     story.pool("db", 1, paused=True)
     task = story.request(1, 0, 0)
     story.limit("pool", "db")
@@ -116,7 +96,7 @@ def test_a_keyed_pool_falls_back_to_the_rule_for_every_key():
 
 
 def test_a_new_leader_restates_the_rules():
-    story = tell()
+    story = tell(DB)
     story.pool("db", 1)
     story.lead("b")
     grants(story, 2)
@@ -127,7 +107,7 @@ def test_a_new_leader_restates_the_rules():
 
 
 def test_the_run_gate_counts_executing_runs_but_no_holds():
-    story = tell(begin=False)
+    story = tell(DB, begin=False)
     story.limit("runs", "", {"limit": 2, "paused": False})
     story.begin(1)
     story.begin(2)
@@ -139,7 +119,7 @@ def test_the_run_gate_counts_executing_runs_but_no_holds():
 
 
 def test_paused_runs_do_not_start():
-    story = tell(begin=False)
+    story = tell(DB, begin=False)
     story.limit("runs", "", {"limit": 5, "paused": True})
     story.begin(1)
     assert found(story) == ["ceilings"]
@@ -156,7 +136,7 @@ def test_paused_runs_do_not_start():
 def test_tag_limits_bound_a_key_a_value_or_each_value(
     name: str, rule: dict[str, object], tags: list[str], counter: str
 ):
-    story = tell(begin=False)
+    story = tell(DB, begin=False)
     story.limit("tag", name, {**rule, "limit": 1})
     story.begin(1, tags={"t": tags[0]})
     story.begin(2, tags={"u": "other"})
@@ -167,7 +147,7 @@ def test_tag_limits_bound_a_key_a_value_or_each_value(
 
 
 def test_each_value_of_a_key_has_a_limit_of_its_own():
-    story = tell(begin=False)
+    story = tell(DB, begin=False)
     story.limit("tag", "t=*", {"key": "t", "per_value": True, "limit": 1})
     for run, value in enumerate("xyz", 1):
         story.begin(run, tags={"t": value})

@@ -15,7 +15,7 @@ from locktender.observe.checker import RULES, History, Violation
 from locktender.observe.checker.admission import MIN_THROTTLES, ThrottledStarts
 from locktender.observe.checker.audit import replay
 from locktender.observe.checker.state import CheckedRun
-from locktender.observe.checker.world import MAX_GONE_WORKERS, HistoryState
+from locktender.observe.checker.world import MAX_GONE_WORKERS, MAX_WAITING_KEPT, HistoryState
 from locktender.simulate.scenarios import random_world
 
 GRAPH = Graph("f", (Node("a", "a"), Node("b", "b", after=(0,))))
@@ -140,7 +140,32 @@ def test_what_a_successor_took_for_final_is_not_forgotten():
     assert any("taken its failure for final" in each.message for each in found(story.history(), 1))
 
 
-def test_forgetting_hides_no_fault_of_any_kind():
+def test_of_many_waiting_runs_the_first_are_not_kept(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("locktender.observe.checker.world.MAX_WAITING_KEPT", 10)
+    assert MAX_WAITING_KEPT > 10
+    story = told()
+    for run in range(1, 101):
+        data = {"flow": "f", "graph": "g", "tags": {}, "generation": 0, "wake_at": 10**9}
+        story.event("run", "new", "waiting", run=run, actor="client", data=data)
+        story.limit("runs", "", {"limit": 5})
+    done = replay(story.history(), RULES, page=10)
+    assert done.violations == []
+    assert len(done.world.runs) <= 20
+    assert done.world.waiting == 100
+    at_the_end = replay(story.history(complete=True), RULES, page=10).violations
+    assert sorted(each.run for each in at_the_end) == list(range(1, 101))
+    # Woken before its time, and after: what its own events say is known again.
+    for run in (1, 2):
+        story.at = 10**9 if run == 2 else story.at
+        woken = {"priority": 0, "generation": 0}
+        story.event("run", "waiting", "queued", run=run, data=woken)
+    [early] = replay(story.history(), RULES, page=10).violations
+    assert early.run == 1
+
+
+@pytest.mark.parametrize("waiting", [MAX_WAITING_KEPT, 1])
+def test_forgetting_hides_no_fault_of_any_kind(waiting: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("locktender.observe.checker.world.MAX_WAITING_KEPT", waiting)
     some = 0
     for seed in (*range(12), 22):
         world = random_world(seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.history_writer import HistoryWriter
+from tests.support.history_writer import HistoryWriter, found, tell
 
 from locktender.base import ids
 from locktender.base.graph import Graph, Node, OnError, Output, Param, Truthy
@@ -11,19 +11,6 @@ from locktender.observe.checker import check
 
 PLAIN = Graph("plain", (Node("a", "a"),))
 CHAIN = Graph("chain", (Node("a", "a"), Node("b", "b", args=(Output(0),))))
-
-
-def tell(graph: Graph) -> HistoryWriter:
-    """A story with a leader, a worker and run 1 of `graph` running."""
-    story = HistoryWriter(g=graph)
-    story.lead()
-    story.worker()
-    story.begin(1)
-    return story
-
-
-def found(story: HistoryWriter, **history: bool) -> list[str]:
-    return sorted({violation.rule for violation in check(story.history(**history))})
 
 
 def test_a_whole_life_in_plain_commits_keeps_every_promise():

@@ -338,3 +338,11 @@ def test_pydantic_is_not_imported_unless_the_user_does():
     code = "import sys, locktender.flows.trace; print('pydantic' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "False", done.stderr
+
+
+def test_a_result_of_none_says_that_a_step_may_have_been_skipped():
+    with pytest.raises(InvalidInput, match=r"skipped or returns nothing has the result None"):
+        codec.decode(b'[null, "a"]', list[str], "result")
+    with pytest.raises(InvalidInput) as caught:
+        codec.decode(b"[1]", list[str], "result")
+    assert "skipped" not in str(caught.value)

@@ -195,3 +195,30 @@ def test_d6_a_nearly_full_worker_says_so_before_its_next_beat(cluster: Cluster, 
 
     assert [run.result(TIMEOUT) for run in runs] == list(range(120))
     eventually(lambda: full() == [])
+
+
+AT_EXIT = """
+import atexit, gc
+from pathlib import Path
+from locktender import step
+
+own = [[] for _ in range(10)]
+frozen = gc.get_freeze_count()
+collected = sum(each in gc.get_objects() for each in own)
+atexit.register(Path(__file__).with_suffix(".txt").write_text, f"{frozen} {collected}")
+
+@step
+def nothing() -> None: ...
+"""
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+def test_a_worker_ends_without_collecting_what_is_not_user_code(cluster: Cluster, tmp_path: Path):
+    """That took longer than everything else of its end; functions registered with atexit are called."""
+    file = tmp_path / "at_exit.py"
+    file.write_text(AT_EXIT)
+    cluster.server().ready()
+    assert cluster.worker(file, idle_exit="100ms").wait() == 0
+    frozen, collected = map(int, file.with_suffix(".txt").read_text().split())
+    assert frozen > 10_000
+    assert collected == 10

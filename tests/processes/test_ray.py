@@ -209,13 +209,13 @@ def memory_of(pid: int) -> bytes:
     return bytes(found)
 
 
-def holders(what: str) -> list[str]:
+def holders(what: str, secret: str = PASSWORD) -> list[str]:
     """The command lines of processes that have the password in their command line or environment."""
     found: list[str] = []
     for each in psutil.process_iter():
         try:
             text = Path(f"/proc/{each.pid}/{what}").read_text(errors="replace")
-            if PASSWORD in text and each.pid != os.getpid():
+            if secret in text and each.pid != os.getpid():
                 found.append(" ".join(each.cmdline()))
         except (psutil.Error, OSError):  # it has ended meanwhile
             continue

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from tests.support.worlds import settle
+from tests.support.worlds import graph, settle, step, world
 
 from locktender.base.events import Event
 from locktender.base.graph import Graph
 from locktender.base.states import TaskState
+from locktender.observe.holders import Samples, charged, required_by
 from locktender.observe.run_times import HAND_OFF, WORK, RunTimes, times_of
 from locktender.observe.slot_events import slot_events
 from locktender.simulate.scenarios import GATE_SCENARIOS, random_world, violations
@@ -120,6 +121,72 @@ def test_h4_every_wait_is_an_event_when_it_begins_without_one_per_waiter(kind: s
     assert any(gate.startswith(kind) for _, gate in began.values())
     assert len([event for event in lanes if "lane" in event.data]) < len(items) / 4
     assert violations(sim) == []
+
+
+def charged_for(sim: SimWorld, run: int) -> tuple[int, dict[int, int]]:
+    """What the tasks of a run waited for workers, and the runs that it is charged to."""
+    samples = Samples(event for event in sim.model.events if not event.run)
+    graph = sim.model.graphs[sim.model.runs[run].graph]
+    whole, to = 0, dict[int, int]()
+    for seq, _, times in blamed(sim):
+        for task in times.tasks if seq == run else ():
+            of = required_by(graph.nodes, task.node)
+            for span in task.spans:
+                for what, us in span.pieces:
+                    if what == "worker":
+                        whole += us
+                        shares = samples.shares(what, span.start, span.end, of)
+                        for each, part in charged(us, shares).items():
+                            to[each] = to.get(each, 0) + part
+    return whole, to
+
+
+def test_h3_a_wait_for_workers_is_charged_to_those_on_the_workers_that_fit():
+    sim = world(took=1_000_000, workers=0)
+    sim.add_worker("gpu", {"thread": 4, "async": 4}, labels={"gpu": "yes"})
+    sim.add_worker("plain", {"thread": 8})
+    gpu = {"executor": "thread", "needs": {"gpu": "yes"}}
+    three, one, other, late = (
+        sim.submit(graph(*(step(f"{flow}{n}", **options) for n in range(count)), flow=flow)).seq
+        for flow, count, options in (
+            ("three", 3, gpu),
+            ("one", 1, gpu),
+            ("other", 2, {"executor": "async"}),
+            ("late", 2, gpu),
+        )
+    )
+    sim.submit(graph(*(step(f"p{n}", executor="thread") for n in range(8)), flow="plain"))
+    never = sim.submit(graph(step("n", needs={"gpu": "no"}, dispatch_deadline_us=500_000))).seq
+    settle(sim)
+    # Three of the four permits that they could have had are of one run, one is of another; the permits of other
+    # executors and of workers that do not fit are nobody's fault.
+    whole, to = charged_for(sim, late)
+    assert whole == pytest.approx(2_000_000, rel=0.05)
+    assert to.keys() == {three, one}
+    assert sum(to.values()) == whole
+    assert to[three] == pytest.approx(3 * to[one], abs=5)
+    # No worker fits: it waits, and nobody is to blame.
+    whole, nobody = charged_for(sim, never)
+    assert (whole >= 500_000, nobody) == (True, {})
+    assert other not in to
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_h3_what_is_charged_for_a_gate_adds_up(seed: int):
+    sim = random_world(seed, clock_jumps=False)
+    settle(sim)
+    samples = Samples(event for event in sim.model.events if not event.run)
+    for seq, _, times in blamed(sim):
+        graph = sim.model.graphs[sim.model.runs[seq].graph]
+        for task in times.tasks:
+            of = required_by(graph.nodes, task.node)
+            for span in task.spans:
+                for what, us in span.pieces:
+                    shares = samples.shares(what, span.start, span.end, of)
+                    to = charged(us, shares)
+                    assert sum(shares.values()) == pytest.approx(1.0 if shares else 0.0)
+                    assert sum(to.values()) == us or 0 in shares or not shares
+                    assert min(to.values(), default=0) >= 0
 
 
 def _json(value: object) -> bytes:

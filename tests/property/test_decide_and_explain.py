@@ -7,8 +7,9 @@ from tests.support.worlds import settle
 
 from locktender.base.states import HOLDING, TaskState
 from locktender.kernel.commit_builder import Cycle
-from locktender.kernel.entries import TaskEntry
+from locktender.kernel.entries import RunEntry, TaskEntry
 from locktender.kernel.explain import Typical, explain_task
+from locktender.kernel.explain_runs import open_tasks
 from locktender.kernel.gates.protocol import Block, SlotGate
 from locktender.kernel.scheduler import Scheduler
 from locktender.simulate.scenarios import random_world
@@ -43,6 +44,21 @@ def compare(lead: Scheduler, now: int) -> int:
             assert kept or any(block.gate is parked_at for block in blocks)
         compared += 1
     return compared
+
+
+def compare_counts(run: RunEntry) -> None:
+    """What is found of a run without looking at all its tasks is what there is."""
+    found = open_tasks(run)
+    tasks = list(run.tasks.values())
+    assert found.in_flight == [task for task in tasks if task.state in HOLDING]
+    assert found.aside == [task for task in tasks if task.state not in HOLDING and not task.in_line]
+    lines: dict[tuple[int, int], list[TaskEntry]] = {}
+    for task in tasks:
+        if task.in_line:
+            lines.setdefault((task.node, id(task.lane)), []).append(task)
+    firsts = [min(each, key=lambda task: (task.rank, task.id)) for each in lines.values()]
+    expected = {first.id: len(each) for first, each in zip(firsts, lines.values(), strict=True)}
+    assert {first.id: count for first, count in found.standing} == expected
 
 
 def first_open(lead: Scheduler, now: int) -> TaskEntry | None:
@@ -80,6 +96,8 @@ def test_decide_and_explain_agree(seed: int):
         # A task that joined, or got a reservation, in this very cycle may stand before those in line.
         if expected is not None and expected.id in lead.lifecycle.tasks and same:
             assert expected.state != TaskState.REQUESTED, f"task {expected.id} did not start"
+        for run in lead.ledger.runs.values():
+            compare_counts(run)
         if not done.unfinished:
             compared[0] += compare(lead, now)
         return done

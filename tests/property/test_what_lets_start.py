@@ -36,7 +36,12 @@ class Copy:
         self.now = now
         self.entry: TaskEntry = self.lead.lifecycle.tasks[task]
         self.known = set(self.lead.lifecycle.tasks)
-        self.waited = {each.id for each in waiting(self.lead)}
+        # Also who waits for the end of a back-off: it comes into line while time passes.
+        self.waited = {
+            each.id
+            for each in self.lead.lifecycle.tasks.values()
+            if each.state == TaskState.REQUESTED
+        }
 
     def cycle(self) -> None:
         while Scheduler.cycle(self.lead, self.now).unfinished:

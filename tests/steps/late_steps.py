@@ -24,13 +24,11 @@ def _record() -> None:
 
 
 if "LOCKTENDER_PROVISION" in os.environ:
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a mask would be of this thread alone
     _record()
     while not Path(os.environ["TEST_GO"]).exists():
         time.sleep(0.02)
-    while signal.SIGTERM in signal.sigpending():
-        signal.sigwait({signal.SIGTERM})
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @step

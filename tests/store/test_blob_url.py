@@ -1,4 +1,4 @@
-"""Large values at `blob_url`, in files and on an S3 server: stored, read, swept, never the wrong ones."""
+"""Large values at `blob_url`, in files, on an S3 and a GCS server: stored, read, swept, never the wrong ones."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import fsspec
 import msgspec
 import pytest
+from tests.support.gcs_server import gcs_server
 from tests.support.s3_server import s3_server
 
 from locktender.base.clock import SystemClock
@@ -27,6 +28,7 @@ from locktender.store.stored_files import FileRef, StoredFile
 from locktender.testing.conformance.world import new_run, submit
 
 pytest_plugins = ["locktender.testing.postgres"]
+pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # gcsfs does
 BUCKET = "values"
 HOUR = 3_600_000_000
 LARGE = b"x" * 3_000_000
@@ -38,14 +40,21 @@ def s3() -> Iterator[dict[str, str]]:
         yield variables
 
 
-@pytest.fixture(params=["file", "s3"])
+@pytest.fixture(scope="module")
+def gs() -> Iterator[dict[str, str]]:
+    with gcs_server(BUCKET) as variables:
+        yield variables
+
+
+@pytest.fixture(params=["file", "s3", pytest.param("gs", marks=pytest.mark.long)])
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "file":
         return f"file://{tmp_path}/values"
-    for name, value in request.getfixturevalue("s3").items():
+    for name, value in request.getfixturevalue(request.param).items():
         monkeypatch.setenv(name, value)
-    fsspec.filesystem("s3").clear_instance_cache()
-    return f"s3://{BUCKET}/{tmp_path.name}"
+    monkeypatch.setitem(fsspec.config.conf, "gs", {"token": "anon"})
+    fsspec.filesystem(request.param).clear_instance_cache()
+    return f"{request.param}://{BUCKET}/{tmp_path.name}"
 
 
 class LaterClock(SystemClock):

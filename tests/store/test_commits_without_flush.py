@@ -9,6 +9,7 @@ import pytest
 from locktender.base.changes import (
     Bucket,
     Commit,
+    MailTaken,
     Order,
     RunEnd,
     RunMark,
@@ -30,6 +31,7 @@ def _saved(state: str, eligible_at: int = 0) -> TaskSave:
         {"tasks_new": [TaskRow(1, 0, -1, "scheduled")], "orders": [Order("w", 1, 7, "offer")]},
         {"tasks_saved": [_saved("scheduled", eligible_at=5)], "buckets": [Bucket("api", 5)]},
         {"tasks_saved": [_saved("requested")], "reservations": []},
+        {"tasks_again": [TaskRow(1, 0, -1, "completed")], "mail_taken": [MailTaken(1, 1, 1)]},
     ],
 )
 def test_what_only_waits_or_is_offered_prepares(parts: dict[str, Any]):
@@ -48,6 +50,8 @@ def test_what_begins_here_or_ends_does_not(state: str):
         {"runs_ended": [RunEnd(1, "succeeded", b"1", None, 1)]},
         {"runs_marked": [RunMark(1, "cancelling", "cancelled", None)]},
         {"tasks_ended": [TaskEnd(1, 7, b"1", 1)]},
+        {"tasks_again": [TaskRow(1, 0, -1, "completed", token=7)]},
+        {"tasks_again": [TaskRow(1, 0, -1, "pending")]},
         {"orders": [Order("w", 1, 7, "stop")]},
         {"requests_done": [3]},
         {"reprioritised": [(1, 5)]},

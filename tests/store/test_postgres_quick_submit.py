@@ -14,7 +14,7 @@ from locktender.base.model import NewRun
 from locktender.base.schedules import ScheduleSpec
 from locktender.store.postgres import client_verbs, quick_submit
 from locktender.store.postgres.options import parse
-from locktender.store.postgres.session import SUBMITTERS
+from locktender.store.postgres.session import SUBMITTERS, PostgresSession, Row
 from locktender.store.postgres.store import PostgresStore
 from locktender.store.protocol import SetSchedule, Submit, TickMove, Wake
 from locktender.testing.conformance.world import DIGEST, GRAPH, SceneLeader, new_run, set_rule
@@ -205,6 +205,61 @@ async def test_many_submitters_stand_in_line_and_waste_little(
     runs, queued, admitted, last = await rows(postgres_url)
     assert (runs, queued, admitted) == (328, 328, 328)
     assert last >= max(numbers)
+
+
+async def _stands_in_line(url: str) -> None:
+    waiting = (
+        "SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database"
+        " WHERE d.datname = current_database() AND l.locktype = 'advisory' AND NOT l.granted"
+    )
+    async with connected(url) as conn, asyncio.timeout(60):
+        while not await conn.fetchval(waiting):
+            pass
+
+
+@pytest.mark.parametrize("full", [False, True])
+async def test_who_stands_in_line_decides_by_what_is_there_then(postgres_url: str, full: bool):
+    """One round trip, though others are admitted after it was sent."""
+    lock = "({}, {})".format(*parse(postgres_url).lock(SUBMITTERS))
+    async with opened(postgres_url) as store, connected(postgres_url) as before:
+        await set_rule(store, "active", "", {"limit": 10})
+        await store.submit(Submit([new_run()], GRAPHS))
+        await before.execute(f"SELECT pg_advisory_lock{lock}")
+        known = store._opened.write._known
+        known.crowded = 1
+        waiting = asyncio.create_task(store.submit(Submit([new_run()], GRAPHS)))
+        await _stands_in_line(postgres_url)
+        await before.execute("UPDATE locktender.meta SET value = 30 WHERE name = 'last_run'")
+        if full:
+            await before.execute("UPDATE locktender.counter SET admitted = 10 WHERE name = ''")
+        assert not waiting.done()
+        await before.execute(f"SELECT pg_advisory_unlock{lock}")
+        [answer] = await waiting
+        assert known.crowded == 0
+        assert answer.outcome == ("rejected" if full else "created")
+        assert full or answer.seq == 31
+        assert len(await store.arrivals([31])) == (not full)
+
+
+async def test_in_line_a_submission_is_one_round_trip(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    trips: list[str] = []
+    fetch = PostgresSession.fetch
+
+    async def counted(self: PostgresSession, text: str, *params: object) -> list[Row]:
+        trips.append(text)
+        return await fetch(self, text, *params)
+
+    async with opened(postgres_url) as store:
+        await store.submit(Submit([new_run()], GRAPHS))
+        store._opened.write._known.crowded = 2
+        monkeypatch.setattr(PostgresSession, "fetch", counted)
+        first = await store.submit(Submit([new_run(), new_run()], GRAPHS))
+        second = await store.submit(Submit([new_run()], {}))
+        assert len(trips) == 2
+    assert [each.seq for each in (*first, *second)] == [3, 4, 5]
+    assert await rows(postgres_url) == (5, 5, 5, 5)
 
 
 async def test_the_leader_does_not_wait_for_submitters(postgres_url: str):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -26,16 +25,9 @@ T = TypeVar("T")
 LEASE_US = 60_000_000
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        return request.getfixturevalue("postgres_url")
-    return str(tmp_path / "locktender.db")
-
-
-def on_store(url: str, verb: Callable[[Store], Awaitable[T]]) -> T:
+def on_store(store_url: str, verb: Callable[[Store], Awaitable[T]]) -> T:
     async def called() -> T:
-        store = store_at(url)
+        store = store_at(store_url)
         await store.open()
         try:
             return await verb(store)
@@ -51,30 +43,36 @@ async def joined(store: Store) -> None:
 
 
 @pytest.mark.parametrize("body", [b'{"broken', b"17"])
-def test_a_worker_mends_its_row_with_its_next_renewal(url: str, body: bytes):
-    on_store(url, joined)
-    Injector(url).query("UPDATE {}worker SET body = ? WHERE id = 'one'", body)
+def test_a_worker_mends_its_row_with_its_next_renewal(store_url: str, body: bytes):
+    on_store(store_url, joined)
+    Injector(store_url).query("UPDATE {}worker SET body = ? WHERE id = 'one'", body)
 
-    one, two = on_store(url, lambda store: store.workers())
+    one, two = on_store(store_url, lambda store: store.workers())
     assert "its description cannot be read" in one.unreadable
     assert (one.id, one.permits, two.unreadable) == ("one", {}, "")
 
     beaten = on_store(
-        url, lambda store: store.heartbeat(Heartbeat(worker_row("one"), LEASE_US, renews=True))
+        store_url,
+        lambda store: store.heartbeat(Heartbeat(worker_row("one"), LEASE_US, renews=True)),
     )
     assert beaten.lease_until > 0
-    assert [row.unreadable for row in on_store(url, lambda store: store.workers())] == ["", ""]
+    assert [row.unreadable for row in on_store(store_url, lambda store: store.workers())] == [
+        "",
+        "",
+    ]
 
 
 @pytest.mark.parametrize(
     ("column", "value"),
     [("body", b"?"), ("lease_until", "text"), ("lease_until", LARGEST), ("lease_us", -1)],
 )
-def test_a_dead_worker_is_declared_lost_whatever_its_row_says(url: str, column: str, value: object):
-    injector = Injector(url)
+def test_a_dead_worker_is_declared_lost_whatever_its_row_says(
+    store_url: str, column: str, value: object
+):
+    injector = Injector(store_url)
     if injector.typed and value == "text":
         pytest.skip("PostgreSQL refuses a text there")
-    on_store(url, joined)
+    on_store(store_url, joined)
     injector.query(f"UPDATE {{}}worker SET {column} = ? WHERE id = 'one'", value)
 
     async def buried(store: Store) -> list[str]:
@@ -84,18 +82,18 @@ def test_a_dead_worker_is_declared_lost_whatever_its_row_says(url: str, column: 
         dead = [DeadWorker(life.worker, life.lease_until, "dead")]
         return [each.worker for each in await store.expire(Expire(term, 1, "leader:me", dead))]
 
-    assert on_store(url, buried) == ["one"]
-    assert [row.id for row in on_store(url, lambda store: store.workers())] == ["two"]
+    assert on_store(store_url, buried) == ["one"]
+    assert [row.id for row in on_store(store_url, lambda store: store.workers())] == ["two"]
 
 
 @pytest.mark.parametrize("term", [-7, LARGEST, "text"])
-def test_a_term_that_cannot_be_read_is_taken_from_the_history(url: str, term: object):
-    injector = Injector(url)
+def test_a_term_that_cannot_be_read_is_taken_from_the_history(store_url: str, term: object):
+    injector = Injector(store_url)
     if injector.typed and term == "text":
         pytest.skip("PostgreSQL refuses a text there")
-    first = on_store(url, lambda store: store.elect(Elect("one", LEASE_US))).term
+    first = on_store(store_url, lambda store: store.elect(Elect("one", LEASE_US))).term
     injector.query("UPDATE {}leader SET term = ?, expires_at = 0", term)
-    assert on_store(url, lambda store: store.elect(Elect("two", LEASE_US))).term > first
+    assert on_store(store_url, lambda store: store.elect(Elect("two", LEASE_US))).term > first
 
 
 @pytest.mark.parametrize("last", [-7, LARGEST])
@@ -144,14 +142,14 @@ def test_a_rate_that_cannot_be_read_counts_as_used_up(tat: object):
     assert bucket.tat == decode.MAX_NUMBER
 
 
-def test_a_place_of_no_run_does_not_hide_those_behind_it(url: str):
-    with connect(url) as client:
+def test_a_place_of_no_run_does_not_hide_those_behind_it(store_url: str):
+    with connect(store_url) as client:
         for n in range(3):
             client.submit(flows.ordinary, n)
-    injector = Injector(url)
+    injector = Injector(store_url)
     [[lane]] = injector.query("SELECT min(lane) FROM {}queue")
     injector.query(
         "INSERT INTO {}queue (lane, rank1, rank2, run) VALUES (?, ?, ?, ?)", lane, -1, -1, 1 << 40
     )
-    found = on_store(url, lambda store: store.heads(Heads([lane], 2, 10)))
+    found = on_store(store_url, lambda store: store.heads(Heads([lane], 2, 10)))
     assert [row.seq for row in found] == [1, 2]

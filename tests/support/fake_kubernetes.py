@@ -63,6 +63,16 @@ class FakeCluster:
         """(status, headers, message) for the next requests, before anything is done."""
         self.lose_answers = 0
         """So many requests are carried out, and their connection closed without an answer."""
+        self.creates: list[str] = []
+        """What the next creations do: made | lost (made, no answer) | dropped (neither) | late (made when
+        `late` is set) | told-late (made; the answer waits for `late`) | refused | made-503."""
+        self.reads: list[int] = []
+        """Statuses of the next reads of one Job."""
+        self.late = threading.Event()
+        self.waiting_calls = 0
+        """Creations and lists that wait for `late`."""
+        self.lists_late = False
+        """The next list of Jobs is as it is now, and answered when `late` is set."""
         self.down = self.held = self.hangs = False
         self.hung = 0
         """Requests that hung."""
@@ -329,7 +339,9 @@ class _Call:
                 if self._allowed("", "pods", "list"):
                     self._list("PodList", "v1", self._selected(cluster.pod_objects()))
             case "GET" if self.path.startswith(f"{jobs}/"):
-                if self._allowed("batch", "jobs", "get"):
+                if self.cluster.reads:
+                    self._status(self.cluster.reads.pop(0), "", "etcdserver: request timed out")
+                elif self._allowed("batch", "jobs", "get"):
                     self._send(200, cluster.jobs[name]) if name in cluster.jobs else self._missing()
             case "DELETE" if self.path.startswith(f"{jobs}/"):
                 if self._allowed("batch", "jobs", "delete"):
@@ -348,12 +360,41 @@ class _Call:
         if name in cluster.jobs:
             self._status(409, "AlreadyExists", f'jobs.batch "{name}" already exists')
             return
+        fault = cluster.creates.pop(0) if cluster.creates else "made"
+        if fault == "dropped":
+            self._drop()
+            return
+        if fault == "refused":
+            self._status(403, "Forbidden", f'jobs.batch "{name}" is forbidden: exceeded quota')
+            return
+        if fault == "late":
+            self._wait()
         made = cluster.create(job)
+        if fault == "made-503":
+            self._status(503, "ServiceUnavailable", "etcd leader changed", {"Retry-After": "0"})
+            return
+        if fault == "lost":
+            self._drop()
+            return
+        if fault == "told-late":
+            made = json.loads(json.dumps(made))
+            self._wait()
         if cluster.lose_answers:
             cluster.lose_answers -= 1
             self._drop()
             return
         self._send(201, made)
+
+    def _wait(self) -> None:
+        """Until `late` is set; others are answered meanwhile."""
+        cluster = self.cluster
+        cluster.waiting_calls += 1
+        cluster.lock.release()
+        try:
+            while not cluster.late.wait(LOOK_SECONDS) and not cluster.over.is_set():
+                pass
+        finally:
+            cluster.lock.acquire()
 
     def _delete(self, name: str) -> None:
         if name not in self.cluster.jobs:
@@ -379,6 +420,9 @@ class _Call:
         if begin + limit < len(items):
             meta["continue"] = str(begin + limit)
         page = items[begin : begin + limit]
+        if kind == "JobList" and self.cluster.lists_late:
+            self.cluster.lists_late = False
+            self._wait()
         self._send(200, {"kind": kind, "apiVersion": version, "metadata": meta, "items": page})
 
     def _watch(self) -> None:

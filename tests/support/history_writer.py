@@ -15,6 +15,7 @@ from locktender.base import ids
 from locktender.base.events import Event, Subject
 from locktender.base.graph import Graph
 from locktender.base.states import NEW
+from locktender.observe.checker import check
 from locktender.observe.checker.history import Ceiling, History, Rejection
 
 
@@ -226,3 +227,26 @@ class HistoryWriter:
     def wait(self, task: int, gate: str, used: int = 0, limit: int = 0, need: int = 1) -> None:
         data = {"gate": gate, "used": used, "limit": limit, "need": need, "behind": 0}
         self.event("wait", "", "", run=self._tasks[task].run, task=task, data=data)
+
+
+def tell(graph: Graph, *, begin: bool = True, **worker: object) -> HistoryWriter:
+    """A story with a leader, a worker and, with `begin`, run 1 of `graph` running."""
+    story = HistoryWriter(g=graph)
+    story.lead()
+    story.worker(**worker)  # type: ignore[arg-type]
+    if begin:
+        story.begin(1)
+    return story
+
+
+def found(story: HistoryWriter, **history: object) -> list[str]:
+    """The rules that the checker finds broken."""
+    return sorted({each.rule for each in check(story.history(**history))})  # type: ignore[arg-type]
+
+
+def grants(story: HistoryWriter, count: int, run: int = 1) -> list[int]:
+    """The first `count` items of node 0, requested and granted."""
+    tasks = [story.request(run, 0, index) for index in range(count)]
+    for task in tasks:
+        story.grant(task)
+    return tasks

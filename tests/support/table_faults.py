@@ -37,6 +37,7 @@ OWNERS: dict[str, Owner] = {
     "blob": "run",
     "log": "run",
     "request": "request",
+    "answer": "nobody",  # read by those who asked only
     "worker": "worker",
     "workers_version": "nobody",
     "lost_worker": "worker",

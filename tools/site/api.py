@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+from collections import Counter
 from collections.abc import Iterator
+from enum import Enum
 from functools import cached_property
 from importlib import import_module
 from pkgutil import iter_modules
@@ -60,6 +62,9 @@ TESTING = Page(
     " [test a flow](../do/test-a-flow.md).",
     tuple(testing.__all__),
 )
+DURATION = (
+    'A duration: `"500ms"`, `"90s"`, `"1h30m"`, `"7d"`, a number of seconds, or a `timedelta`.'
+)
 FIXTURES = (
     "engine", "make_engine", "engine_settings", "engine_clock", "overlap", "assert_max_concurrent",
 )  # fmt: skip
@@ -77,14 +82,29 @@ def pages() -> Iterator[tuple[str, str]]:
     rest = REST._replace(names=tuple(sorted(set(locktender.__all__) - placed)))
     for page in (*PAGES, rest):
         yield f"{page.path}.md", _page(page, locktender)
-    yield f"{TESTING.path}.md", _page(TESTING, testing) + _fixtures()
+    yield f"{TESTING.path}.md", _page(TESTING, testing, _fixtures())
 
 
-def _page(page: Page, module: ModuleType) -> str:
-    parts = [f"# {page.title}", page.opening]
+def _page(page: Page, module: ModuleType, first: str = "") -> str:
+    parts = [f"# {page.title}", page.opening, *([first] if first else ()), _contents(page, module)]
     for name in page.names:
         parts += _entry(name, getattr(module, name))
     return "\n\n".join(parts) + "\n"
+
+
+def _contents(page: Page, module: ModuleType) -> str:
+    """Each name with the first sentence about it."""
+    lines = ["| name | is |", "|---|---|"]
+    seen: Counter[str] = Counter()
+    for name in page.names:
+        text = DURATION if name == "Duration" else (getattr(module, name).__doc__ or "")
+        paragraph = " ".join(text.strip().split("\n\n")[0].split())
+        sentence = re.split(r"(?<=\.) (?=[A-Z`])", paragraph, maxsplit=1)[0]
+        anchor = name.lower()
+        number = f"-{seen[anchor]}" if seen[anchor] else ""  # `Step` after `step`
+        seen[anchor] += 1
+        lines.append(f"| [{name}](#{anchor}{number}) | {_plain(sentence)} |")
+    return "\n".join(lines)
 
 
 def _entry(name: str, value: Any) -> Iterator[str]:
@@ -102,11 +122,7 @@ def _entry(name: str, value: Any) -> Iterator[str]:
             yield from _methods(f"{part}", namespace, level=4)
     else:
         yield f"```python\n{name} = {value}\n```"
-        yield (
-            'A duration: `"500ms"`, `"90s"`, `"1h30m"`, `"7d"`, a number of seconds, or a `timedelta`.'
-            if name == "Duration"
-            else ""
-        )
+        yield DURATION if name == "Duration" else ""
 
 
 def _namespaces(cls: type[Any]) -> Iterator[tuple[str, type[Any]]]:
@@ -125,6 +141,10 @@ def _namespaces(cls: type[Any]) -> Iterator[tuple[str, type[Any]]]:
 
 def _fields(cls: type[Any]) -> Iterator[str]:
     texts = field_texts(cls)
+    if issubclass(cls, Enum):
+        lines = [f"| `{each.value}` | {texts.get(each.name, '')} |" for each in cls]
+        yield "\n".join(["| value | meaning |", "|---|---|", *lines])
+        return
     annotations = {
         name: kind
         for name, kind in inspect.get_annotations(cls).items()
@@ -139,9 +159,13 @@ def _fields(cls: type[Any]) -> Iterator[str]:
     yield "\n".join(line.replace("`|`", "`") for line in lines)
 
 
+def _text(kind: object) -> str:
+    return kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
+
+
 def _plain(kind: object) -> str:
-    text = kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
-    return text.replace("|", "\\|")
+    """For a cell of a table."""
+    return _text(kind).replace("|", "\\|")
 
 
 def _methods(name: str, cls: type[Any], level: int = 3) -> Iterator[str]:
@@ -158,7 +182,7 @@ def _methods(name: str, cls: type[Any], level: int = 3) -> Iterator[str]:
         if isinstance(value, property):
             kind = inspect.signature(value.fget).return_annotation if value.fget else ""
             yield f"{'#' * level} {name}.{method}"
-            yield f"```python\n{method}: {_plain(kind)}\n```"
+            yield f"```python\n{method}: {_text(kind)}\n```"
         elif inspect.isfunction(value) or inspect.ismethod(value):
             yield f"{'#' * level} {name}.{method}()"
             yield signature(method, value)
@@ -198,16 +222,16 @@ def _long(name: str, found: inspect.Signature, parameters: list[inspect.Paramete
         ):
             lines.append("    /,")
     returns = found.return_annotation
-    arrow = "" if returns is found.empty else f" -> {_plain(returns)}".replace("\\|", "|")
+    arrow = "" if returns is found.empty else f" -> {_text(returns)}"
     return "\n".join([f"{name}(", *lines, f"){arrow}"])
 
 
 def _fixtures() -> str:
     from locktender.testing import plugin  # noqa: PLC0415 — pytest wants to import plugins itself
 
-    parts = ["\n## Fixtures"]
+    parts = ["## Fixtures"]
     for name in FIXTURES:
         value: Any = getattr(plugin, name)
         function = getattr(value, "__wrapped__", None) or value._get_wrapped_function()
         parts.append(f"### {name}\n\n{markdown(function.__doc__ or '')}")
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, "## Names to import"])

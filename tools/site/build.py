@@ -26,6 +26,19 @@ PROJECT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 """Pages that stand beside docs/ in the repository."""
 ANCHOR = re.compile(r'^<a id="([\w-]+)"></a>\n+', re.MULTILINE)
 """A place in a page that is no heading, as GitHub knows it."""
+FOLDERS = {
+    "learn": "Learn",
+    "do": "Do",
+    "coming-from": "Coming from",
+    ".": "Guides",
+    "reference": "Look up",
+    "understand": "Understand",
+    "design": "Design",
+    "project": "Project",
+}
+"""In the order of llms.txt, with its headings."""
+MOST_ABOUT = 240
+_LINES = re.DOTALL | re.MULTILINE
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 
 
@@ -35,6 +48,7 @@ def build(to: Path) -> Path:
     shutil.rmtree(to, ignore_errors=True)
     shutil.copytree(ROOT / "docs", source)
     shutil.copy(Path(__file__).with_name("conf.py"), source / "conf.py")
+    shutil.copytree(Path(__file__).with_name("static"), source / "_static")
     for name in PROJECT:
         (source / "project").mkdir(exist_ok=True)
         shutil.copy(ROOT / name, source / "project" / name.lower())
@@ -59,7 +73,8 @@ def _list_the_rest(source: Path) -> None:
         for listed in re.findall(r"```{toctree}\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
             for line in listed.splitlines():
                 if line and not line.startswith(":"):
-                    at = os.path.normpath(page.parent / line.strip())
+                    titled = re.search(r"<(.+)>$", line.strip())
+                    at = os.path.normpath(page.parent / (titled[1] if titled else line.strip()))
                     named.add(str(Path(at).relative_to(source)))
     pages = [each.relative_to(source).with_suffix("") for each in sorted(source.rglob("*.md"))]
     rest = [each for each in pages if str(each) not in named]
@@ -133,17 +148,27 @@ def _twins(source: Path, html: Path) -> None:
         place = page.relative_to(source)
         twin = html / place
         twin.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(page, twin)
+        text = page.read_text(encoding="utf-8")
+        twin.write_text(_twin(text), encoding="utf-8")
         if str(place.parent) != folder or len(lines) == 3:
             folder = str(place.parent)
-            lines += ["", f"## {'Guides' if folder == '.' else folder}", ""]
-        title, about = _about(page.read_text(encoding="utf-8"))
+            lines += ["", f"## {FOLDERS.get(folder, folder)}", ""]
+        title, about = _about(text)
         lines.append(f"- [{title}]({place.as_posix()}): {about}")
     (html / "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def _twin(text: str) -> str:
+    """A page without what only the site's generator reads."""
+    text = re.sub(r"^<!--.*?-->\n|^```{toctree}\n.*?^```\n|^:::.*?\n", "", text, flags=_LINES)
+    text = re.sub(
+        r"^```{image} (\S+)\n:alt: ([^\n]*)\n.*?^```\n", r"![\2](\1)\n", text, flags=_LINES
+    )
+    return text.rstrip() + "\n"
+
+
 def _ordered(source: Path) -> Iterator[Path]:
-    order = ("learn", "do", "coming-from", ".", "reference", "understand", "design", "project")
+    order = tuple(FOLDERS)
     pages = sorted(source.rglob("*.md"))
     yield from sorted(
         pages,
@@ -160,9 +185,12 @@ def _ordered(source: Path) -> Iterator[Path]:
 def _about(text: str) -> tuple[str, str]:
     """Title and first sentence."""
     title = re.search(r"^# (.*)$", text, re.MULTILINE)
-    prose = re.sub(r"```.*?```|<!--.*?-->|^[#|!:].*?$", "", text, flags=re.DOTALL | re.MULTILINE)
+    prose = re.sub(r"```.*?```|<!--.*?-->|^[#|!:(].*?$", "", text, flags=_LINES)
     words = " ".join(re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", prose).split())
-    return title[1] if title else "", re.split(r"(?<=[.:?]) ", words, maxsplit=1)[0][:200]
+    sentence = re.split(r"(?<=[.?]) ", words, maxsplit=1)[0]
+    if len(sentence) > MOST_ABOUT:
+        sentence = sentence[:MOST_ABOUT].rpartition(" ")[0] + " …"
+    return title[1] if title else "", sentence
 
 
 def serve(folder: Path, port: int) -> None:

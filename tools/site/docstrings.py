@@ -111,9 +111,12 @@ def field_docs(cls: type[Any]) -> dict[str, str]:
         if not (isinstance(node, ast.ClassDef) and node.name == cls.__name__):
             continue
         for line, below in zip(node.body, [*node.body[1:], None], strict=True):
-            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+            target = line.target if isinstance(line, ast.AnnAssign) else None
+            if isinstance(line, ast.Assign):  # a member of an Enum
+                target = line.targets[0]
+            if isinstance(target, ast.Name):
                 text = ""
                 if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
                     text = inspect.cleandoc(str(below.value.value))
-                found[line.target.id] = text
+                found[target.id] = text
     return found

@@ -74,7 +74,20 @@ def commands() -> str:
             " `--debug` too. Exit codes, filters and cursors are on [the command line](../command-line.md)."
         ),
     ]
-    for path, node in command_tree().items():
+    tree = command_tree()
+    parts.append(
+        _table(
+            ("command", "does"),
+            [
+                (
+                    f"[{path}](#{path.replace(' ', '-')})",
+                    " ".join((node.help or "").split("\n\n")[0].split()),
+                )
+                for path, node in tree.items()
+            ],
+        )
+    )
+    for path, node in tree.items():
         arguments = [each for each in node.params if each.param_type_name == "argument"]
         words = [
             each.metavar or each.name.upper()
@@ -93,7 +106,10 @@ def commands() -> str:
             if each.param_type_name == "option" and each.name not in EVERYWHERE and not each.hidden
         ]
         if rows:
-            parts.append(_table(("argument or option", "default", "meaning"), list(rows)))
+            head = ("argument or option", "default", "meaning")
+            if not any(default for _, default, _ in rows):
+                head, rows = (head[0], head[2]), [(name, text) for name, _, text in rows]
+            parts.append(_table(head, list(rows)))
     return "\n\n".join(parts) + "\n"
 
 

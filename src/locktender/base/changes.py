@@ -252,6 +252,7 @@ class RunEvents(NamedTuple):
 
 
 _REQUESTED = TaskState.REQUESTED
+_COMPLETED = TaskState.COMPLETED
 _WAITING = frozenset({TaskState.REQUESTED, TaskState.SCHEDULED})
 
 
@@ -315,7 +316,7 @@ class Commit:
 
     @property
     def preparing(self) -> bool:
-        """Nothing begins or ends with it: runs are opened, tasks wait or are offered.
+        """No attempt or run begins or ends with it: runs are opened, tasks wait or are offered, waits are over.
 
         Nobody acts on it before a write of their own (an acceptance) is durable, and with that this one.
         """
@@ -324,14 +325,14 @@ class Commit:
             or self.runs_marked
             or self.runs_ended
             or self.runs_waiting
-            or self.mail_taken
-            or self.tasks_again
             or self.tasks_ended
             or self.lingers is not None
             or self.requests_done
             or self.reprioritised
             or any(order.kind != "offer" for order in self.orders)
             or any(task.state not in _WAITING for task in self.tasks_new)
+            # A wait that is over, or a cached result: nobody has done anything for it.
+            or any(task.state != _COMPLETED or task.token for task in self.tasks_again)
             or any(
                 # When it began to lack only a worker is counted from: it survives.
                 task.state not in _WAITING or (task.eligible_at and task.state == _REQUESTED)

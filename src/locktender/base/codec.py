@@ -146,10 +146,11 @@ _ERROR_START = b"{" + _ERROR_MARK
 
 
 def _mismatch(error: Exception, wanted: Any, field: str) -> InvalidInput:
+    hint = f"The annotation asks for {spoken(wanted)}."
+    if field == "result" and "got `null`" in str(error):
+        hint += " A step that is skipped or returns nothing has the result None: allow it with `| None`."
     return InvalidInput(
-        f"{field} is not {spoken(wanted)}: {str(error).rstrip('.')}.",
-        field=field,
-        hint=f"The annotation asks for {spoken(wanted)}.",
+        f"{field} is not {spoken(wanted)}: {str(error).rstrip('.')}.", field=field, hint=hint
     )
 
 

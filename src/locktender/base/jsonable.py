@@ -27,11 +27,12 @@ ERROR_KEY = "$locktender.error"
 class StepError(msgspec.Struct, frozen=True):
     """What a failed item of `on_error="collect"` hands on in place of its result, and what `on_failure` is given.
 
-    A struct with one field, so that it is read and written as the reserved
-    JSON object at the codec's own speed, also inside other values.
+    It does not name the item: a map's results are in the order of its items.
     """
 
+    # One field: it is read and written as the reserved JSON object at the codec's own speed, also inside values.
     failure: Failure = msgspec.field(name=ERROR_KEY)
+    """All that is known of the failure."""
 
     @classmethod
     def of(cls, type: str, message: str, node: str | None = None) -> StepError:  # noqa: A002

@@ -240,8 +240,9 @@ class DeadWorker(NamedTuple):
     reason: str
 
 
-RequestKind = Literal["cancel", "drop", "reprioritise", "drain", "undrain", "cache_clear"]
-"""`drop`: cancel it, if it has not started. `cache_clear`: forget cached results."""
+RequestKind = Literal["cancel", "drop", "reprioritise", "drain", "undrain", "cache_clear", "why"]
+"""`drop`: cancel it, if it has not started. `cache_clear`: forget cached results.
+`why`: a question; `leader/questions.py` answers."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -249,7 +250,7 @@ class Request(msgspec.Struct, frozen=True):
 
     kind: RequestKind
     subject: str
-    """A run's id, a worker's, or a step's name (empty: of all)."""
+    """A run's id, a worker's, a step's name (empty: of all), or a task's number."""
     priority: int | None = None
     force: bool = False
     """A cancel that does not wait for clean-up steps."""

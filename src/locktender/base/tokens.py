@@ -39,6 +39,8 @@ class TokenRow(msgspec.Struct, frozen=True):
     used_at: int | None
     revoked_at: int | None
     revoked_by: str | None
+    made_with: str | None
+    """The token by which it was made: it is revoked with that one."""
     read_at: int
     """The store's time when this was read: tokens expire by that clock."""
 

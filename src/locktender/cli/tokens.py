@@ -100,7 +100,7 @@ def revoke(
     shell: Context,
     token: Annotated[str, typer.Argument(metavar="ID|NAME", help="As tokens list shows it.")],
 ) -> None:
-    """Take a token away. Servers refuse it, and its browser sessions, within two seconds."""
+    """Take a token away, with its browser sessions and the tokens that were made with it, within two seconds."""
     with shell.connect() as client:
         info = client.tokens.revoke(token)
     shell.done(f"token {shown(info.name)} ({info.id}) is revoked", info)

@@ -89,7 +89,7 @@ def worker(
     """
     from locktender.base.errors import InvalidInput
     from locktender.cli import arguments, load_flow
-    from locktender.cli.shutdown import end_with_parent
+    from locktender.cli.shutdown import end_with_parent, freeze_own_objects
 
     if not files and not app:
         raise InvalidInput(
@@ -97,6 +97,7 @@ def worker(
             field="file",
             hint="Name a file, locktender worker flows.py, or a module, --app shop.flows.",
         )
+    freeze_own_objects()
     # Importing may take long, or hang: the parent process may end meanwhile.
     with end_with_parent() if with_parent else nullcontext():
         for text in files or ():

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from locktender.base import names
 from locktender.base.clock import SECOND
 from locktender.base.errors import InvalidInput
@@ -23,6 +25,8 @@ from locktender.store.protocol import RunFilter
 
 SLICE = 500
 """Runs read, and requests left for the leader, at a time."""
+EXAMINED = 2_000
+"""Runs that one statement examines for them."""
 LONGEST_WAIT_US = SECOND
 MAX_PAUSED = 1_000
 """Each paused run is a rule, and every process reads all rules."""
@@ -40,20 +44,14 @@ class Matching:
         """All that match, the newest first."""
         where, before = self._where, None
         while True:
-            rows = await core.store.runs(
-                RunFilter(
-                    states=where.states,
-                    tags=where.tags,
-                    flow=where.flow,
-                    limit=SLICE,
-                    before=before,
-                )
+            part = await core.store.examine_runs(
+                msgspec.structs.replace(where, before=before), EXAMINED
             )
-            if rows:
-                yield rows
-            if len(rows) < SLICE:
+            if part.rows:
+                yield part.rows
+            if part.place is None:
                 return
-            before = rows[-1].seq
+            before = part.place
 
     async def count(self, core: Core) -> int:
         return sum([len(rows) async for rows in self.slices(core)])
@@ -68,10 +66,10 @@ def filter_of(status: Any, tags: TagValues | None, flow: str | None, limit: int)
             if each not in set(RunState):
                 known = [state.value for state in RunState]
                 raise InvalidInput(
-                    f"{each!r} is not a state of a run.",
+                    f"{each!r} is not a state of a run. A run is {', '.join(known[:-1])} or {known[-1]}.",
                     field="status",
                     got=each,
-                    hint=names.did_you_mean(str(each), known),
+                    hint=names.nearest(each, known),
                 )
     if flow is not None:
         flow = names.text(flow, "flow")

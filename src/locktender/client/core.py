@@ -260,8 +260,8 @@ class Core:
         self.version: str | None = None
         self.only: Mapping[str, str] = {}
         self.acts_for_another = False
+        self.token: str | None = None
         self.reason: str = ""
-        """Recorded with changes of limits."""
         self._more = more
         self._hurried = asyncio.Event()
         self.clock: Clock = SystemClock()
@@ -410,16 +410,18 @@ class Core:
         version: str | None = None,
         only: Mapping[str, str] | None = None,
         reason: str = "",
+        token: str | None = None,
     ) -> Core:
         """The same for changes by `who`, which is recorded with each. It must not be closed.
 
         version  that a limit must have for a change of it to be stored
         only     tags of schedules that may be changed; default all
         reason   kept with changes of limits; default none
+        token    id of the token that `who` has: those that are made are revoked with it
         """
         other = copy(self)
         other.who, other.version, other.acts_for_another = who, version, True
-        other.only, other.reason = only or self.only, reason
+        other.only, other.reason, other.token = only or self.only, reason, token or self.token
         return other
 
     async def set_limits(self, changes: list[SetLimit]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -18,11 +19,14 @@ from locktender.base.graph import Graph, read_graph
 from locktender.base.names import did_you_mean
 from locktender.client.core import Core
 from locktender.client.views import instant, moment
-from locktender.store.protocol import MAX_MAIL, EventWaiter, SendEvent
+from locktender.store.protocol import MAX_MAIL, EventWaiter, SendEvent, Store
 from locktender.store.retry import repeated
 
 MAX_PAYLOAD_BYTES = 256 * 1024
 MAX_ID = 200
+MAX_KNOWN_GRAPHS = 1_000
+_KNOWN: WeakKeyDictionary[Store, dict[str, Graph]] = WeakKeyDictionary()
+"""Graphs of runs that wait for events, by id, as long as the client's store is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +125,12 @@ async def send_to_run(
 ) -> bool:
     """Whether it is new. Raises for a run that cannot take it."""
     label, raw = names.name(event, "event"), checked_payload(payload)
-    row = await core.row(run_id)
-    graph = read_graph(await core.store.graph(row.graph) or b"")
+    core.guard.check()
+    graph = _KNOWN.get(core.store, {}).get(run_id)
+    if graph is None:
+        row = await core.row(run_id)
+        graph = read_graph(await core.store.graph(row.graph) or b"")
+        remember_graph(core, run_id, graph)
     if not graph.unfolds:
         await _check(core, run_id, graph, label, raw)
     sent = SendEvent(run_id, label, event_id(given_id), raw)
@@ -145,6 +153,16 @@ async def send_to_run(
         case "sent" | "repeated":
             core.changed()
             return answer.outcome == "sent"
+
+
+def remember_graph(core: Core, run_id: str, graph: Graph) -> None:
+    """Who sends to this run next need not read which events it waits for."""
+    # One that unfolds gets another graph; of all others it stays.
+    if not graph.unfolds and any(node.event is not None for node in graph.nodes):
+        known = _KNOWN.setdefault(core.store, {})
+        if len(known) >= MAX_KNOWN_GRAPHS:
+            known.pop(next(iter(known)), None)
+        known[run_id] = graph
 
 
 async def send_to_topic(

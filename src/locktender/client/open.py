@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from locktender.base.config import Settings
 from locktender.base.durations import Duration
+from locktender.base.errors import InvalidInput
 from locktender.base.tracebacks import public
 from locktender.client.client import Client
 from locktender.client.client_async import AsyncClient, ServerAccess, opened
@@ -176,7 +178,28 @@ def connect(url: Url | None = None, *, token: str | None = None, ca: Url | None 
         with connect("postgresql://app@db/flows") as client:
             run = client.submit(build, ["a"])
     """
-    return Client(settings_for(url, {}), engine=False, access=_access(token, ca))
+    return Client(_connected(url), engine=False, access=_access(token, ca))
+
+
+def _connected(url: Url | None) -> Settings:
+    """Settings of a client without an engine. In a step's body that names no store it has to be the engine's."""
+    settings = settings_for(url, {})
+    # Looked for only: a process without an engine has no use for these modules.
+    running = sys.modules.get("locktender.engine")
+    bodies = sys.modules.get("locktender.worker.executors.current")
+    if url is not None or "url" in settings.sources or running is None or bodies is None:
+        return settings
+    if bodies.current() is None:
+        return settings
+    engines = list(running.ENGINES)
+    if engines and all("url" in each.settings.sources for each in engines):
+        raise InvalidInput(
+            f"connect() in a step names no store, and would use {settings.shown_url}: the engine that runs"
+            " this step has another one.",
+            field="url",
+            hint="Give it the engine's url, connect(url), or set LOCKTENDER_URL for both.",
+        )
+    return settings
 
 
 def _access(token: str | None, ca: Url | None) -> ServerAccess:
@@ -240,7 +263,7 @@ def connect_async(
 ) -> Opening:
     """`connect()` on the caller's event loop, with the same options: `await` it, or use `async with`."""
     access = _access(token, ca)
-    return Opening(lambda: (settings_for(url, {}), None), engine=False, access=access)
+    return Opening(lambda: (_connected(url), None), engine=False, access=access)
 
 
 def _prepared(

@@ -23,7 +23,7 @@ from locktender.client.bulk import (
     needs_filter,
 )
 from locktender.client.core import Core
-from locktender.client.outbox_rows import outbox_runs
+from locktender.client.parts import runs_in_parts
 from locktender.client.pauses import pause_runs, resume_runs
 from locktender.client.retrying import retry_runs, retry_slices
 from locktender.client.run import AsyncRun
@@ -77,9 +77,7 @@ class AsyncRuns:
             where = msgspec.structs.replace(
                 where, before=names.count(before, "before", maximum=MAX_RUNS)
             )
-        apart = await outbox_runs(self._core.store, where)
-        rows = [*apart, *await self._core.store.runs(where)][: where.limit]
-        return [RunInfo.of(row) for row in rows]
+        return [RunInfo.of(row) for row in (await runs_in_parts(self._core, where)).rows]
 
     async def get(self, run: str) -> AsyncRun[Any]:
         """A run by its whole id. Raises `NotFound`."""

@@ -31,6 +31,7 @@ from locktender.flows.by_name import announcement
 from locktender.flows.flows import Flow
 from locktender.flows.registry import registry
 from locktender.store.protocol import SetSchedule
+from locktender.store.retry import repeated
 
 NEXT_TICKS = 5
 LAST_TICKS = 20
@@ -41,9 +42,13 @@ class TickInfo:
     """What became of a tick: a run, or missed and why."""
 
     tick: datetime
+    """When it was due."""
     outcome: TickOutcome
+    """`ran` or `missed`."""
     run: str | None
+    """The run that was made of it."""
     reason: str
+    """Why it was missed: `run … still ran`, for example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +64,24 @@ class ScheduleInfo:
     at: datetime | None
     tz: str
     jitter: float
+    """Seconds."""
     overlap: Overlap
+    """`skip`, `queue`, `replace` or `allow`."""
     catch_up: CatchUp
+    """`none`, `last` or `all`."""
     max_active: int | None
+    """Active runs of it before `overlap` decides; None: any number."""
     paused: bool
     source: str
     """`live`: an operator set it; `declared`: `@flow(schedule=…)` did."""
     next: list[datetime]
+    """The next ticks."""
     last: list[TickInfo]
+    """What became of the last ones, the latest first."""
     active: list[str]
     """Its runs that have not ended, as the leader last saw them."""
     why: str
+    """What it waits for, as one sentence."""
     tags: dict[str, str] = field(default_factory=dict[str, str])
     """Of its runs, beside those of the flow."""
 
@@ -139,8 +151,7 @@ class AsyncSchedules:
             raise InvalidInput(
                 "at lies in the past.", field="at", got=at, hint="For a run now: submit the flow."
             )
-        await core.store.set_schedule(SetSchedule(named, "set", core.who, spec, only=core.only))
-        core.changed()
+        await self._store(SetSchedule(named, "set", core.who, spec, only=core.only))
         return await self.get(named)
 
     async def get(self, name: str) -> ScheduleInfo:
@@ -211,10 +222,17 @@ class AsyncSchedules:
                 got=name,
                 hint=f"Set it again (locktender schedules set {name} …) or delete it.",
             )
-        await self._core.store.set_schedule(
-            SetSchedule(name, what, self._core.who, only=self._core.only)
+        await self._store(SetSchedule(name, what, self._core.who, only=self._core.only))
+
+    async def _store(self, change: SetSchedule) -> None:
+        core = self._core
+        await repeated(
+            lambda: core.store.set_schedule(change),
+            f"schedule {change.name!r}",
+            core.clock,
+            core.guard.check,
         )
-        self._core.changed()
+        core.changed()
 
     async def _row(self, name: str) -> ScheduleRow:
         self._core.guard.check()

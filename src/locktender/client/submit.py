@@ -30,6 +30,7 @@ from locktender.base.names import check_labels
 from locktender.client.bounded import bounded, timed
 from locktender.client.core import Core
 from locktender.client.delays import delayed
+from locktender.client.mailing import remember_graph
 from locktender.client.submission import Submission, call_of
 from locktender.flows.definitions import FlowDef
 from locktender.flows.flows import Flow
@@ -302,6 +303,9 @@ async def store_runs(core: Core, prepared: Sequence[Prepared], *, partial: bool)
             core.clock,
             core.guard.check,
         )
+        for each, answer in zip(chunk, results[start:], strict=True):
+            if answer.outcome == "created":
+                remember_graph(core, answer.id, each.graph)
         core.changed()
     return results
 

@@ -51,6 +51,8 @@ class TokenInfo:
     """When it was last used, give or take a minute."""
     revoked_at: datetime | None
     revoked_by: str | None
+    made_with: str | None = None
+    """Id of the token by which it was made: it expires and is revoked with that one at the latest."""
 
     @classmethod
     def of(cls, row: TokenRow) -> TokenInfo:
@@ -67,6 +69,7 @@ class TokenInfo:
             used_at=moment(row.used_at),
             revoked_at=moment(row.revoked_at),
             revoked_by=row.revoked_by,
+            made_with=row.made_with,
         )
 
 
@@ -102,6 +105,8 @@ class AsyncTokens:
         scopes   "read", "submit", "operate", "admin": each includes those before it
         tags     it sees, submits and changes only what has all of these; default everything
         expires  from now on, by the store's clock; default never
+
+        One that is made with a token over HTTP expires and is revoked with that token at the latest.
         """
         core = self._core
         core.guard.check()
@@ -109,15 +114,22 @@ class AsyncTokens:
         rights = TokenRights(checked_scopes(scopes), names.tags(tags), core.who)
         until = None if expires is None else microseconds(expires, "expires")
         made, secret = _new_id(), secrets.token_urlsafe(32)
-        if not await core.store.add_token(AddToken(made, label, hash_of(secret), rights, until)):
+        row = AddToken(made, label, hash_of(secret), rights, until, made_with=core.token)
+        if not await core.store.add_token(row):
+            if core.token and [each.state for each in await core.store.tokens([core.token])] != [
+                "valid"
+            ]:
+                raise InvalidInput(
+                    "the token that this one is made with has no rights any more.", field="token"
+                )
             raise InvalidInput(
                 f"there is a token {label!r} already.",
                 field="name",
                 got=label,
                 hint=f"Name it otherwise, or first: locktender tokens revoke {label}",
             )
-        [row] = await core.store.tokens([made])
-        return CreatedToken(token_text(made, secret), TokenInfo.of(row))
+        [stored] = await core.store.tokens([made])
+        return CreatedToken(token_text(made, secret), TokenInfo.of(stored))
 
     async def list(self) -> TokenInfos:
         """All tokens by name, also those that expired or were revoked."""
@@ -125,7 +137,10 @@ class AsyncTokens:
         return [TokenInfo.of(row) for row in await self._core.store.tokens()]
 
     async def revoke(self, token: str) -> TokenInfo:
-        """Takes a token away, by its id or its name. Servers refuse it within two seconds. Raises `NotFound`."""
+        """Takes a token away, by its id or its name, with those that were made with it.
+
+        Servers refuse them within two seconds. Raises `NotFound`.
+        """
         core = self._core
         core.guard.check()
         wanted = names.text(token, "token")
@@ -175,7 +190,10 @@ class SyncTokens:
         return self._bridge.call(self._tokens.list())
 
     def revoke(self, token: str) -> TokenInfo:
-        """Takes a token away, by its id or its name. Servers refuse it within two seconds. Raises `NotFound`."""
+        """Takes a token away, by its id or its name, with those that were made with it.
+
+        Servers refuse them within two seconds. Raises `NotFound`.
+        """
         return self._bridge.call(self._tokens.revoke(token))
 
 

@@ -42,9 +42,11 @@ class RunInfo(msgspec.Struct, frozen=True):
     """How often it was retried."""
     queued_at: datetime
     started_at: datetime | None
+    """When it last began to execute; None: not yet."""
     ended_at: datetime | None
     deadline_at: datetime | None
     error: Failure | None
+    """Why it failed: `.type`, `.message`, `.node` (the step), `.traceback`."""
     number: int
     """The store's own number of the run: what events and tasks refer to."""
 
@@ -140,6 +142,7 @@ class TaskInfo(msgspec.Struct, frozen=True):
     attempt: int
     """Attempts that were started so far."""
     worker: str | None
+    """Where its last attempt is or was."""
     pools: Mapping[str, int]
     """Slots it holds now."""
     wait_reason: str | None
@@ -147,7 +150,9 @@ class TaskInfo(msgspec.Struct, frozen=True):
     numbers and the holders."""
     error: Failure | None
     requested_at: datetime | None
+    """When it began to wait at its limits."""
     scheduled_at: datetime | None
+    """When it got its slots and was offered to a worker."""
     started_at: datetime | None
     ended_at: datetime | None
     not_before: datetime | None

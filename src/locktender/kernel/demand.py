@@ -6,7 +6,7 @@ Provisioners get only these: a task behind another gate would not run on a new w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from heapq import nsmallest
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -83,10 +83,7 @@ def lacking(queue: AdmissionQueue[TaskEntry]) -> Iterator[tuple[Lane[TaskEntry],
 
 def first_of(lane: Lane[TaskEntry], count: int) -> Sequence[TaskEntry]:
     """The first of a lane, in order where that is not all of them."""
-    members = list(lane.live.values())
-    if count >= len(members):
-        return members
-    return nsmallest(count, members, key=lambda task: (task.rank, task.id))
+    return list(lane.live.values()) if count >= len(lane) else list(islice(lane.in_order(), count))
 
 
 def clock_of(task: TaskEntry) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heappop
 
 from locktender.base.changes import TaskRow
 from locktender.base.graph import Graph, Node
 from locktender.base.model import RunRow
-from locktender.base.states import TaskState
+from locktender.base.states import HOLDING, TaskState
 from locktender.kernel.gates.count import CountGate
 from locktender.kernel.gates.protocol import NO_WAIT, Gate, Lane, WaitClock
 from locktender.kernel.timers import Defaults
@@ -53,6 +54,7 @@ class RunEntry:
         "row",
         "seq",
         "tasks",
+        "waiting",
         "windows",
     )
 
@@ -73,6 +75,8 @@ class RunEntry:
         """How it stands at `gates` again."""
         self.tasks: dict[int, TaskEntry] = {}
         """Tasks that are not terminal."""
+        self.waiting: dict[int, int] = {}
+        """Node → how many of its tasks stand in line."""
         self.pending: dict[int, TaskRow] = {}
         """Of a retried run: rows of earlier tries that were neither requested nor skipped again yet."""
         self.files: dict[int, list[int]] = {}
@@ -99,6 +103,16 @@ class RunEntry:
     @property
     def own_gates(self) -> bool:
         return self.parallel is not None or bool(self.by_executor)
+
+    def tasks_in_flight(self) -> Iterator[TaskEntry]:
+        """Its tasks that are scheduled or running. Of 100,000 that wait few are looked at: these started first."""
+        left = self.in_flight
+        for task in self.tasks.values() if left else ():
+            if task.state in HOLDING:
+                left -= 1
+                yield task
+                if not left:
+                    return
 
     def first_in_file(self, node: int) -> TaskEntry | None:
         """The item of a sequential map whose turn it is: the first that has not ended for good."""

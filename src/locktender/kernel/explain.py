@@ -19,7 +19,6 @@ from locktender.base.states import TaskState
 from locktender.kernel.entries import QueuedRun, TaskEntry
 from locktender.kernel.explain_waits import WaitEstimate, wait_at
 from locktender.kernel.explain_workers import (
-    bound_by_total,
     no_fitting_worker,
     no_room,
     seats,
@@ -27,12 +26,12 @@ from locktender.kernel.explain_workers import (
 )
 from locktender.kernel.gate_names import counted
 from locktender.kernel.gates.pool import PoolGate
-from locktender.kernel.gates.protocol import Block, Gate, Lane
+from locktender.kernel.gates.protocol import UNBOUNDED, Block, Gate, Lane
 from locktender.kernel.gates.rate import RateGate
 from locktender.kernel.gates.worker import WorkerGate
 from locktender.kernel.openings import holders_of, older, openings, uses
 from locktender.kernel.pauses import pause_texts
-from locktender.kernel.placement import HOLD, Worker
+from locktender.kernel.placement import HOLD, Worker, bound_by_total
 from locktender.kernel.queue_position import QueueGroup, QueuePosition
 from locktender.kernel.reasons import (
     MAX_HOLDERS_SHOWN,
@@ -180,8 +179,7 @@ def _line(
 
     Turns move with every start, wherever it is, and are not stored: a number of tasks is only about right.
     """
-    queue = scheduler.ledger.task_queue
-    own = (entry.rank, entry.id)
+    queue, own = scheduler.ledger.task_queue, (entry.rank, entry.id)
     groups: list[QueueGroup] = []
     for lane in queue.lanes.values() if entry.lane is not None else ():
         if not beside(lane):
@@ -189,6 +187,13 @@ def _line(
         if queue.turns.fair is None:
             before = older(lane, entry)
             groups.append(QueueGroup(lane.fair, entry.rank[0], len(lane), before))
+            continue
+        head = lane.head()
+        if head is None or head.rank[0] > entry.rank[0]:
+            continue  # all of lower priority
+        if head.rank[0] == entry.rank[0]:
+            before, level = older(lane, entry), lane.before((entry.rank[0] + 1, -UNBOUNDED), 0)
+            groups.append(QueueGroup(lane.fair, entry.rank[0], level, before))
             continue
         waiting: Counter[int] = Counter()
         first: Counter[int] = Counter()
@@ -357,7 +362,7 @@ def _worker(
     running = [
         task
         for run in scheduler.ledger.runs.values()
-        for task in run.tasks.values()
+        for task in run.tasks_in_flight()
         if task.state == TaskState.RUNNING
         and task.worker in matching
         and (task.spec.executor == requirement.executor or task.worker in by_total)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from locktender.base.limits import Limits
+from locktender.base.states import HOLDING
 from locktender.kernel.dag import RunGraph
-from locktender.kernel.entries import QueuedRun
+from locktender.kernel.entries import QueuedRun, RunEntry, TaskEntry
 from locktender.kernel.estimates import Estimate, Holding, Line, wait_for
 from locktender.kernel.estimates import estimate as estimated
 from locktender.kernel.explain import turn_reason
@@ -22,6 +24,8 @@ from locktender.kernel.queue_position import Precision, QueuePosition
 from locktender.kernel.reasons import MAX_HOLDERS_SHOWN, GateOpening, Holder, Reason, Typical
 from locktender.kernel.scheduler import Scheduler
 
+MAX_BEFORE: Final = 1_000
+"""Waiters of other runs in the same lane that are passed over to find the first of one run."""
 DEFAULT_RUNS: Final = "a default; change it: locktender limits set max_concurrent_runs N"
 
 
@@ -274,3 +278,73 @@ def waiting_nodes(progress: RunGraph) -> Iterable[tuple[str, list[str]]]:
             and (step.index in other.dependents or step.index in other.followers)
         ]
         yield step.node.name, names
+
+
+# -- tasks of a run --------------------------------------------------------------------------------
+
+
+class StandingTasks(NamedTuple):
+    """Tasks of one node of a run that stand in one lane: all of them wait for the same."""
+
+    first: TaskEntry
+    waiting: int
+
+
+class OpenTasks(NamedTuple):
+    """What a run has open: as few of its tasks are looked at as can be."""
+
+    in_flight: list[TaskEntry]
+    standing: list[StandingTasks]
+    aside: list[TaskEntry]
+    """They wait, and stand at no gate: for their time, an event, an earlier item, the end of a pause."""
+
+    def waiting(self, now: int) -> list[StandingTasks]:
+        """All that wait, those that wait for the same together."""
+        found: dict[tuple[int, int, int], list[TaskEntry]] = {}
+        for task in self.aside:
+            own = task.not_before if task.not_before > now else 0
+            found.setdefault((task.node, id(task.lane), own), []).append(task)
+        return [*self.standing, *(StandingTasks(each[0], len(each)) for each in found.values())]
+
+
+def open_tasks(run: RunEntry) -> OpenTasks:
+    """Who is in flight, who stands where, who stands aside; with 100,000 items in line a few are looked at."""
+    in_flight: list[TaskEntry] = []
+    aside: list[TaskEntry] = []
+    flying = run.in_flight
+    apart = len(run.tasks) - flying - sum(run.waiting.values())
+    for task in run.tasks.values() if flying or apart else ():
+        if task.state in HOLDING:
+            in_flight.append(task)
+            flying -= 1
+        elif not task.in_line:
+            aside.append(task)
+            apart -= 1
+        if not flying and not apart:
+            break
+    standing: list[StandingTasks] = []
+    for node, count in run.waiting.items():
+        if count:
+            standing += _standing(run, node, count)
+    return OpenTasks(in_flight, standing, aside)
+
+
+def _standing(run: RunEntry, node: int, count: int) -> Iterable[StandingTasks]:
+    lanes = {id(lane): lane for (of, _), lane in run.lanes.items() if of == node and lane.live}
+    found: list[tuple[Lane[TaskEntry], TaskEntry]] = []
+    for lane in lanes.values():
+        several = islice(lane.in_order(), MAX_BEFORE)
+        first = next((task for task in several if task.run is run and task.node == node), None)
+        if first is not None:
+            found.append((lane, first))
+    if len(found) == 1 and len(lanes) == 1:
+        return [StandingTasks(found[0][1], count)]
+    # Items need different pools, or its first stands far behind those of other runs.
+    counts: dict[int, list[TaskEntry]] = {}
+    for task in run.tasks.values():
+        if task.node == node and task.in_line:
+            counts.setdefault(id(task.lane), []).append(task)
+    return [
+        StandingTasks(min(each, key=lambda task: (task.rank, task.id)), len(each))
+        for each in counts.values()
+    ]

@@ -82,14 +82,6 @@ def _know(workers: Sequence[Worker], *, only: bool) -> str:
     return "1 worker knows" if len(workers) == 1 else f"{len(workers):,} workers know"
 
 
-def bound_by_total(worker: Worker, executor: str) -> bool:
-    """Whether tasks of any kind are in the way there, and not only those of this one."""
-    kind = worker.room(executor)[1]
-    return kind == "total" or (
-        kind in ("full", "pressed") and executor not in worker.row.full and worker.row.total >= 0
-    )
-
-
 def no_room(workers: Sequence[Worker], executor: str, stubborn: int = 0, *, now: int = 0) -> str:
     """What is said of them. `stubborn`: how many of their tasks were asked to stop and have not."""
     groups: dict[NoRoom, list[Worker]] = {}

@@ -188,6 +188,7 @@ class Ledger(RunLedger):
         if run.paused or (not run.placed and self._waits_for_place(run, task.lane)):
             return
         self.task_queue.add(task, task.lane)
+        run.waiting[task.node] = run.waiting.get(task.node, 0) + 1
 
     def return_run(self, run: RunEntry) -> None:
         """A worker fits it now: it stands at its gates, and its tasks nowhere until it has passed them."""
@@ -212,9 +213,7 @@ class Ledger(RunLedger):
         if lane is not None and self.task_queue.lanes.get(lane.key) in (lane, None):
             return lane
         spec = run.graph.nodes[node]
-        requirement = Requirement(
-            spec.executor, spec.step, spec.signature, tuple(sorted(spec.needs.items()))
-        )
+        requirement = Requirement.of(spec)
         window = run.windows.get(node)
         # Without gates of its own a run shares its lanes with all runs that need the same.
         own = run.seq if run.own_gates or window is not None else 0
@@ -252,6 +251,7 @@ class Ledger(RunLedger):
             if offered:
                 self.offers[task.id] = task
             task.run.in_flight += 1
+            task.run.waiting[task.node] -= 1
             if task.pools:
                 self._note_holder(task, 1)
             if worker.unanswered:
@@ -381,6 +381,7 @@ class Ledger(RunLedger):
         if task.lane is not None:
             if task.in_line:
                 task.waits = waits_of(task, task.lane, self.now)
+                task.run.waiting[task.node] -= 1
             self.task_queue.remove(task, task.lane)
 
     def forget(self, task: TaskEntry) -> None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from heapq import heapify, heappop, heappush, nsmallest
-from typing import Any, NamedTuple
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
 from locktender.base.durations import spoken
-from locktender.base.states import HOLDING
 from locktender.kernel import lanes
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.fair_turns import Turns
@@ -150,12 +149,13 @@ class _Walk:
     def _first(self, lane: Lane[TaskEntry], own: tuple[tuple[int, int], int]) -> list[TaskEntry]:
         """Its first waiters, the first last. In its own lane, and where no turns are taken, the older ones."""
         only_older = lane is self._lane or self._turns.fair is None
-        several = [
-            task
-            for task in lane.live.values()
-            if task is not self._entry and (not only_older or (task.rank, task.id) < own)
-        ]
-        return nsmallest(MAX_WALKED, several, key=lambda task: (task.rank, task.id))[::-1]
+        found: list[TaskEntry] = []
+        for task in lane.in_order():
+            if len(found) >= MAX_WALKED or (only_older and (task.rank, task.id) >= own):
+                break
+            if task is not self._entry:
+                found.append(task)
+        return found[::-1]
 
     def _key(self, lane: Lane[TaskEntry], task: TaskEntry) -> Key:
         return (task.rank[0], self._turns.of(lane.fair), task.rank[1], task.id)
@@ -308,8 +308,8 @@ class _Asked(NamedTuple):
         running = [
             task
             for run in self.ledger.runs.values()
-            for task in run.tasks.values()
-            if task.state in HOLDING and task.worker in ids and task.spec.executor == executor
+            for task in run.tasks_in_flight()
+            if task.worker in ids and task.spec.executor == executor
         ]
         walk = self._behind(running, sharing)
         free = 1 + sum(walk.taken[other] for other in sharing)
@@ -387,16 +387,12 @@ def holders_of(ledger: Ledger, gate: Gate) -> list[TaskEntry]:
     held = gate.used - sum(slots for (_, _, name), (slots, _, _) in lingering if name == gate.name)
     found: list[TaskEntry] = []
     for run in ledger.runs.values():
-        in_flight = run.in_flight
-        for task in run.tasks.values() if in_flight else ():
-            if task.state in HOLDING:
-                in_flight -= 1
-                if slots := uses(task, gate):
-                    found.append(task)
-                    held -= slots
-                # What started first stands first: of 100,000 that wait few are looked at.
-                if held <= 0 or not in_flight:
-                    break
+        for task in run.tasks_in_flight():
+            if slots := uses(task, gate):
+                found.append(task)
+                held -= slots
+            if held <= 0:
+                break
         if held <= 0:
             break
     return sorted(found, key=lambda task: task.started_at or task.scheduled_at)
@@ -404,10 +400,7 @@ def holders_of(ledger: Ledger, gate: Gate) -> list[TaskEntry]:
 
 def older(lane: Lane[TaskEntry], task: TaskEntry) -> int:
     """How many of a lane stand before a task by rank and age."""
-    own: tuple[Any, ...] = (task.rank, task.id)
-    if len(lane.entries) == len(lane.live):
-        return sum(map(own.__gt__, lane.entries))
-    return sum((each.rank, each.id) < own for each in lane.live.values())
+    return lane.before(task.rank, task.id)
 
 
 def uses(task: TaskEntry, gate: Gate) -> int:

@@ -378,3 +378,11 @@ class WorkerSet:
 
     def matching(self, requirement: Requirement) -> Iterable[Worker]:
         return (worker for worker in self._ordered if worker.fits(requirement))
+
+
+def bound_by_total(worker: Worker, executor: str) -> bool:
+    """Whether tasks of any kind are in the way there, and not only those of this one."""
+    kind = worker.room(executor)[1]
+    return kind == "total" or (
+        kind in ("full", "pressed") and executor not in worker.row.full and worker.row.total >= 0
+    )

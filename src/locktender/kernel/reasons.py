@@ -88,7 +88,7 @@ class GateOpening(msgspec.Struct, frozen=True, omit_defaults=True):
 class Typical(msgspec.Struct, frozen=True):
     """How long things usually take, for estimates; empty where nothing has been seen yet."""
 
-    step_us: dict[str, int] = {}
+    step_us: Mapping[str, int] = {}
     run_us: int | None = None
     holds: Mapping[str, tuple[int, ...]] = {}
     """Step → the last durations, sorted."""

@@ -1,13 +1,14 @@
 """What waiting costs, and who holds the gates that others wait at.
 
 Who holds a gate is written when lanes come to wait there and when holders change while they wait, at most ten
-times a second for each gate. What waits lasted is added up per gate and written once a second. Both are events of
-no run.
+times a second for each gate. The gate *worker* has several lists of holders: for tasks that fit the same workers
+and need the same permits, the runs whose tasks occupy permits there. What waits lasted is added up per gate and
+written once a second. Both are events of no run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import nlargest
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +17,7 @@ from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.events import Change
 from locktender.kernel.gates.protocol import Gate, Lane, SlotGate
 from locktender.kernel.gates.worker import WorkerGate
+from locktender.kernel.placement import bound_by_total
 
 if TYPE_CHECKING:
     from locktender.kernel.ledger import Ledger
@@ -25,6 +27,10 @@ MAX_HOLDERS: Final = 8
 """Runs that are named, those with most slots; the others are not."""
 MAX_LOOKED_AT: Final = 1_000
 MAX_GATES: Final = 10_000
+MAX_KINDS: Final = 16
+"""Sets of workers that tasks wait for, of which holders are written."""
+MAX_ALIKE: Final = 64
+"""Steps that fit the same workers and are named with them."""
 
 
 class WaitBook:
@@ -39,6 +45,8 @@ class WaitBook:
         """Gate → when its holders were written last."""
         self._late: dict[str, Gate | None] = {}
         """Gates whose holders are to be written, and were a moment ago."""
+        self._workers: dict[WorkerGate, None] = {}
+        """The same of gates that workers open: they have one name, and are written together."""
         self.due: int | None = None
         """When the first of them is written."""
 
@@ -54,7 +62,8 @@ class WaitBook:
 
     def changes(self, ledger: Ledger, now: int) -> Iterator[Change]:
         """What is to be written with the commit of this cycle."""
-        gates = {lane.clock.gate: lane.parked_at for lane in self.joined}
+        joined = list(self.joined)
+        gates = {lane.clock.gate: lane.parked_at for lane in joined}
         gates |= {gate.label(): gate for gate in self.touched}
         self.joined.clear()
         self.touched.clear()
@@ -62,6 +71,9 @@ class WaitBook:
             gates = self._late | gates
             self._late = {}
         due: int | None = None
+        for lane in joined:
+            if isinstance(lane.parked_at, WorkerGate):
+                self._workers[lane.parked_at] = None
         for name, gate in gates.items():
             if not name or gate is None or not gate.parked:
                 continue
@@ -69,6 +81,10 @@ class WaitBook:
             if last is not None and 0 <= now - last < SAMPLE_US:
                 self._late[name] = gate
                 due = last + SAMPLE_US if due is None else min(due, last + SAMPLE_US)
+            elif isinstance(gate, WorkerGate):
+                self._sampled[name] = now
+                yield from _permits(ledger, self._workers)
+                self._workers = {}
             elif held := _holders(ledger, gate, name):
                 if len(self._sampled) > MAX_GATES:
                     self._sampled.clear()
@@ -106,10 +122,37 @@ def _holders(ledger: Ledger, gate: Gate, name: str) -> list[tuple[int, int]]:
                 found[waiter.run.seq] = found.get(waiter.run.seq, 0) + slots
     elif isinstance(gate, SlotGate):
         found = ledger.pool(gate.name).holders
-    elif isinstance(gate, WorkerGate):
-        runs = islice(ledger.runs.values(), MAX_LOOKED_AT)
-        found = {run.seq: run.in_flight for run in runs if run.in_flight}
     else:
         runs = islice(ledger.runs.values(), MAX_LOOKED_AT)
         found = {run.seq: 1 for run in runs if run.placed and gate in run.gates}
     return nlargest(MAX_HOLDERS, found.items(), key=lambda each: each[1])
+
+
+def _permits(ledger: Ledger, gates: Iterable[WorkerGate]) -> Iterator[Change]:
+    """Who occupies permits that those at these gates could have had, for each set of workers that fit.
+
+    Permits of the same executor; of any where the worker's total is what is used up. Nobody is to blame where no
+    worker fits, or where those that fit have permits and do not take tasks: that is written, too.
+    """
+    alike: dict[tuple[str, tuple[str, ...]], list[WorkerGate]] = {}
+    for gate in gates:
+        if gate.parked:
+            several = ledger.workers.matching(gate.requirement)
+            key = gate.requirement.executor, tuple(worker.id for worker in several)
+            alike.setdefault(key, []).append(gate)
+    for (executor, ids), several in islice(alike.items(), MAX_KINDS):
+        workers = [ledger.workers.by_id[each] for each in ids]
+        by_total = {each.id for each in workers if bound_by_total(each, executor)}
+        found: dict[int, int] = {}
+        left = sum(each.used for each in workers)
+        for run in islice(ledger.runs.values(), MAX_LOOKED_AT) if left else ():
+            for task in run.tasks_in_flight():
+                if task.worker in ids:
+                    left -= 1
+                    if task.spec.executor == executor or task.worker in by_total:
+                        found[run.seq] = found.get(run.seq, 0) + 1
+            if left <= 0:
+                break
+        held = nlargest(MAX_HOLDERS, found.items(), key=lambda each: each[1])
+        of = [gate.requirement.name for gate in several[:MAX_ALIKE]]
+        yield Change("wait", 0, "worker", "worker", 0, {"gate": "worker", "of": of, "held": held})

@@ -17,6 +17,7 @@ from locktender.base.states import EXECUTING_RUNS, TERMINAL_RUNS, RunState, Task
 from locktender.kernel.scheduler import Scheduler
 from locktender.leader.isolation import RequestFault, ordered, refusal
 from locktender.leader.own_worker import OwnWorker
+from locktender.leader.questions import Questions
 from locktender.leader.queue_reader import QueueReader
 from locktender.leader.waiting_runs import WaitingRuns
 from locktender.observe.metrics import Metrics
@@ -38,6 +39,7 @@ class ChangeReader:
         waits: WaitingRuns,
         own: OwnWorker | None,
         metrics: Metrics,
+        questions: Questions,
     ) -> None:
         self.more: bool = False
         """The last read found a full page: there is more to read."""
@@ -46,6 +48,7 @@ class ChangeReader:
         self._waits = waits
         self._own = own
         self._metrics = metrics
+        self._questions = questions
         self._cursor = BEGINNING
         self._taken: set[int] = set()
         """Requests that this leader has begun to carry out."""
@@ -70,6 +73,7 @@ class ChangeReader:
         await self._apply_events(scheduler, gathered, now)
         if not self.more:
             self._queue.history_read()
+            self._waits.history_read()
         if gathered.workers is not None:
             self._apply_workers(scheduler, gathered, lost)
         await self.requests(scheduler, gathered.requests, now)
@@ -122,6 +126,7 @@ class ChangeReader:
                 scheduler.worker_left(known, "it left")
 
     async def requests(self, scheduler: Scheduler, requests: list[StoredRequest], now: int) -> None:
+        requests = [each for each in requests if not self._questions.put(each)]
         if new := [each.seq for each in requests if each.seq not in self._taken]:
             # Before any is carried out: one that ends the process is not tried for ever.
             await self._store.take_requests(scheduler.term, new)

@@ -9,7 +9,8 @@ It begins where the last audit ended (`observe/history_reading.py`), and stores 
 next leader goes on there. What it finds is logged once, counted (`locktender_limit_violations_total`) and shown by
 `/health` until an operator has seen it (`locktender db prune --force`).
 
-Its memory is that of the checker: one page, and what is open. Above `MAX_OPEN_TASKS` it pauses for a while.
+Its memory is that of the checker: one page, what is open, and 20,000 of the runs that wait. Above
+`MAX_OPEN_TASKS` it pauses for a while.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from locktender.base.background import BackgroundTasks, end_tasks, repeat_foreve
 from locktender.base.changes import End
 from locktender.base.clock import SECOND, SystemClock
 from locktender.base.config import Settings
-from locktender.base.errors import HistoryReplaced, LocktenderError, NotLeader
+from locktender.base.errors import HistoryReplaced, NotLeader
 from locktender.base.ids import run_of
 from locktender.base.limits import Limits
 from locktender.base.model import Failure, LimitRow
@@ -33,6 +33,7 @@ from locktender.leader.commit_pipeline import CommitPipeline, CommitRefused, Cyc
 from locktender.leader.isolation import Isolation, RequestFault, RunFault, log_unreadable
 from locktender.leader.outbox import OutboxMover
 from locktender.leader.own_worker import OwnWorker
+from locktender.leader.questions import Questions
 from locktender.leader.queue_reader import QueueReader
 from locktender.leader.sweep import Sweep
 from locktender.leader.waiting_runs import WaitingRuns
@@ -43,7 +44,6 @@ from locktender.store.protocol import (
     ChangeNotice,
     Gathered,
     Lost,
-    ReassignLanes,
     Snapshot,
     Store,
     Withdraw,
@@ -76,7 +76,8 @@ class Leader:
         self._scheduler: Scheduler | None = None
         self._queue = QueueReader(store)
         self._waits = WaitingRuns(store, self._queue, metrics)
-        self._changes = ChangeReader(store, self._queue, self._waits, own, metrics)
+        self._questions = Questions(store, settings.labels, self.wake)
+        self._changes = ChangeReader(store, self._queue, self._waits, own, metrics, self._questions)
         self._isolation = Isolation(store, self._queue, own, metrics)
         self._awake = asyncio.Event()
         self._ends: list[End] = []
@@ -113,11 +114,12 @@ class Leader:
         if told.outbox:
             self._outbox.told()
         # An acceptance alone changes nothing, unless the worker could get more offers by it.
-        workers = self._scheduler and self._scheduler.ledger.workers
-        if told.look or workers is None or any(map(workers.awaits_answer, told.accepted_by)):
+        known = self._scheduler
+        if told.look or not known or any(map(known.ledger.workers.awaits_answer, told.accepted_by)):
             self.wake()
-        elif told.queued:
+        elif told.queued or told.mailed:
             self._queue.told(told.queued)
+            self._waits.told(told.mailed, known, is_behind=self._foreign)
             self._awake.set()
 
     def worker_changed(self) -> None:
@@ -189,6 +191,7 @@ class Leader:
             log.warning("term %s of %s is over: %s", term, self.owner, error)
         finally:
             self._scheduler = None
+            await self._questions.end()
             self._metrics.led()
             await self._pipeline.stop()
             await end_tasks([sweeper])
@@ -220,6 +223,7 @@ class Leader:
         await self._waits.begin()
         self._loop_seen_us = self._clock.monotonic()
         self._scheduler = scheduler
+        self._questions.begin(scheduler)
         self._metrics.leads(term, scheduler.ledger, scheduler.held.rows)
         return scheduler
 
@@ -279,6 +283,7 @@ class Leader:
         # so, and the attempts that it ended since are stale.
         if idle and self._foreign:
             self._foreign = False
+            self._questions.reading()
             changes.append(await self._gather(scheduler))
         if sweeps:
             self._sweep_due = False
@@ -309,6 +314,8 @@ class Leader:
         self._awake.clear()
         # One instant for all facts and decisions of a cycle: rows, events and clocks then agree.
         cycle = scheduler.cycle(now)
+        if not self._changes.more:
+            self._questions.answer(scheduler, now)
         for gone in (*cycle.commit.runs_started, *cycle.commit.runs_ended):
             self._queue.left(gone.run)
         for _, wake_at in cycle.commit.runs_waiting:
@@ -327,9 +334,7 @@ class Leader:
         if jump:
             log.warning("the store's clock jumped by %+.1f s", jump / SECOND)
             clock_jump.move_instants(scheduler, jump)
-        # What is reckoned between two answers may lag: a run woken by the store's time would sleep again.
-        woken_at = self._waits.woken_at
-        return woken_at if 0 < woken_at - now < SECOND else now
+        return self._waits.not_before_woken(now)
 
     async def _act(self, cycle: Cycle) -> None:
         scheduler = self._scheduler
@@ -420,22 +425,12 @@ class Leader:
         scheduler.set_limits(limits, rows, now)
         paused = before.paused_runs.keys() ^ limits.paused_runs.keys()
         if lanes.rules(limits) != lanes.rules(before) or paused - scheduler.ledger.runs.keys():
-            self._background.start(self._reassign_lanes(scheduler.term), "reassign queue lanes")
+            moved = self._queue.reassign_lanes(scheduler.term, self._awake.set)
+            self._background.start(moved, "reassign queue lanes")
 
     def _placed(self, limits: Limits, rows: list[LimitRow]) -> Limits:
         """Where workers are started on demand, placement is `pack` unless it was set: idle ones can end."""
         return placed(limits, rows) if self._spawns_workers else limits
-
-    async def _reassign_lanes(self, term: int) -> None:
-        """Queued runs get the lanes that the new limits ask for, in small batches beside the cycles."""
-        after = 0
-        try:
-            while after := await self._store.reassign_lanes(ReassignLanes(term, after)):
-                pass
-            self._queue.lanes((await self._store.load()).lanes)
-            self._awake.set()
-        except LocktenderError as error:
-            log.warning("failed to reassign queue lanes: %s", error)
 
     # -- time --------------------------------------------------------------------------------------
 

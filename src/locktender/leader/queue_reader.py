@@ -7,24 +7,24 @@ a run arrives in it that could go before the runs that are held, or when those h
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 from locktender.base import codec
 from locktender.base.changes import TaskRow
-from locktender.base.errors import UnreadableRow
+from locktender.base.errors import LocktenderError, UnreadableRow
 from locktender.base.events import Event
 from locktender.base.graph_check import checked_graph
 from locktender.base.ids import run_of
-from locktender.base.model import RunRow
+from locktender.base.model import Mail, RunRow
 from locktender.base.states import STORED_RUNS, RunState
 from locktender.kernel.lanes import rank
 from locktender.kernel.render import looked_into
 from locktender.kernel.scheduler import Scheduler
 from locktender.store import blob_values
 from locktender.store.decode import task_fault
-from locktender.store.protocol import Heads, Store
+from locktender.store.protocol import Heads, ReassignLanes, Store, WokenRows
 from locktender.store.readable import is_fault, reason_of
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -67,6 +67,10 @@ class QueueReader:
         """Those of them that were read, and whose events were not yet."""
         self._rows: dict[int, RunRow] = {}
         """Rows that came with the events of their arrival."""
+        self._woken: dict[int, RunRow] = {}
+        """Rows that were read when their runs were woken, with the two below. Of this turn only."""
+        self._woken_tasks: dict[int, list[TaskRow]] = {}
+        self._woken_mails: list[Mail] = []
         self.faults: list[tuple[RunRow, str]] = []
         """Queued runs that cannot be read, and why: the leader holds them."""
 
@@ -75,6 +79,20 @@ class QueueReader:
         for lane in lanes:
             self._lanes.setdefault(lane, LaneCursor(set()))
             self._stale.add(lane)
+
+    async def reassign_lanes(self, term: int, read: Callable[[], None]) -> None:
+        """Queued runs get the lanes that new limits ask for, in small batches beside the cycles.
+
+        `read` is called when there are lanes to read.
+        """
+        after = 0
+        try:
+            while after := await self._store.reassign_lanes(ReassignLanes(term, after)):
+                pass
+            self.lanes((await self._store.load()).lanes)
+            read()
+        except LocktenderError as error:
+            log.warning("failed to reassign queue lanes: %s", error)
 
     def told(self, runs: Iterable[int]) -> None:
         """These runs were just submitted: their rows are read before the history tells of them."""
@@ -119,6 +137,15 @@ class QueueReader:
         """Rows of runs that are queued now: those need not be read when they arrive."""
         self._rows = {row.seq: row for row in rows}
 
+    def put_woken(self, read: WokenRows) -> None:
+        """Runs that were woken in this turn: what is needed of them need not be read again."""
+        self._woken = {row.seq: row for row in read.runs}
+        self._woken_tasks = {row.seq: [] for row in read.runs}
+        for task in read.tasks:
+            if (tasks := self._woken_tasks.get(run_of(task.id))) is not None:
+                tasks.append(task)
+        self._woken_mails = read.mails
+
     def left(self, run: int) -> None:
         """A run is queued no more: it was started, or ended without."""
         number = self._lane_of.pop(run, None)
@@ -151,7 +178,8 @@ class QueueReader:
             named, self._named = self._named, []
         if self._new:
             arrived, self._new = self._new[:MAX_HEADS], self._new[MAX_HEADS:]
-            known, self._rows = self._rows, {}
+            known = self._rows | self._woken
+            self._rows = {}
             rows = [known[run] for run in arrived if run in known]
             if unread := [run for run in arrived if run not in known]:
                 rows += await self._store.arrivals(unread)
@@ -163,6 +191,7 @@ class QueueReader:
                 await self._put_named(scheduler, row)
         if self._stale:
             await self._read_on(scheduler)
+        self._woken, self._woken_tasks, self._woken_mails = {}, {}, []
 
     async def _put_named(self, scheduler: Scheduler, row: RunRow) -> None:
         if row.seq in self._lane_of or row.generation:
@@ -202,13 +231,17 @@ class QueueReader:
         """The tasks of those that have begun are read together, and so is what was sent to them."""
         for first in range(0, len(rows), BEGUN_AT_ONCE):
             several = rows[first : first + BEGUN_AT_ONCE]
-            tasks: dict[int, list[TaskRow]] = {}
-            if begun := [row.seq for row in several if row.generation or row.started_at]:
-                tasks = {run: [] for run in begun}
+            read = self._woken_tasks
+            tasks = {row.seq: read[row.seq] for row in several if row.seq in read}
+            unread = [row for row in several if row.seq not in read]
+            if begun := [row.seq for row in unread if row.generation or row.started_at]:
+                tasks |= {run: [] for run in begun}
                 for task in await self._store.tasks_of(begun):
                     tasks[run_of(task.id)].append(task)
             if woken := [row.seq for row in several if row.started_at]:
-                mails = await self._store.mail_ready(woken)
+                mails = [mail for mail in self._woken_mails if mail.run in tasks]
+                if after := [row.seq for row in unread if row.started_at]:
+                    mails += await self._store.mail_ready(after)
                 scheduler.lifecycle.mail.put_ready(woken, mails)
             for row in several:
                 await self._put(scheduler, row, tasks.get(row.seq))

@@ -7,8 +7,9 @@ the events of their submission. What is woken is queued, and read like any queue
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
-from locktender.base.clock import MILLISECOND
+from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.events import NOBODY, Event
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.scheduler import Scheduler
@@ -38,6 +39,8 @@ class WaitingRuns:
         """The store's time when runs were last woken."""
         self._mailed: set[int] | None = set()
         """Runs that an event was sent to while they were not in memory. None: it may be any."""
+        self._told: set[int] = set()
+        """Events that notifications named, and whose history was not read yet."""
         self._topics: list[int] = []
         """Events of topics that nobody was told of yet."""
         self._turned_away = 0
@@ -50,6 +53,7 @@ class WaitingRuns:
         self.next_at = await self._store.next_wake()
         self.woken_at = 0
         self._mailed, self._topics = None, []
+        self._told.clear()
         self._turned_away = self._again_at = 0
 
     def arrived(self, event: Event) -> None:
@@ -60,13 +64,33 @@ class WaitingRuns:
 
     def sent(self, event: Event, scheduler: Scheduler) -> None:
         """A client has sent an event."""
+        number = int(event.data.get("n") or 0)
         if event.run == NOBODY:
-            self._topics.append(int(event.data.get("n") or 0))
-        elif event.run not in scheduler.ledger.runs:
+            self._topics.append(number)
+        elif number not in self._told:
+            self._to_run(event.run, scheduler)
+
+    def told(
+        self, mailed: Iterable[tuple[int, int]], scheduler: Scheduler, *, is_behind: bool
+    ) -> None:
+        """These events, (run, number), were just sent: they are looked for before the history tells of them.
+
+        `is_behind`: the history is read next. It tells of them too, and of older runs, which come first.
+        """
+        for run, number in () if is_behind else mailed:
+            self._told.add(number)
+            self._to_run(run, scheduler)
+
+    def history_read(self) -> None:
+        """Everything was read of the history that was there when the notifications came."""
+        self._told.clear()
+
+    def _to_run(self, run: int, scheduler: Scheduler) -> None:
+        if run not in scheduler.ledger.runs:
             if self._mailed is not None:
-                self._mailed.add(event.run)
-        elif event.run in scheduler.lifecycle.asleep:
-            scheduler.lifecycle.mail.wanted.add(event.run)
+                self._mailed.add(run)
+        elif run in scheduler.lifecycle.asleep:
+            scheduler.lifecycle.mail.wanted.add(run)
 
     async def deliver(self, scheduler: Scheduler, now: int) -> None:
         """Not while a commit is on its way: what it opens and takes is in the rows then."""
@@ -117,6 +141,10 @@ class WaitingRuns:
         if self.next_at is None or at < self.next_at:
             self.next_at = at
 
+    def not_before_woken(self, now: int) -> int:
+        """What is reckoned between two answers may lag: a run woken by the store's time would sleep again."""
+        return self.woken_at if 0 < self.woken_at - now < SECOND else now
+
     def first(self, at: int | None) -> int | None:
         """The earlier one of `at` and the next time to wake a run."""
         wakes = self._again_at or self.next_at
@@ -133,21 +161,25 @@ class WaitingRuns:
     async def wake(self, scheduler: Scheduler) -> None:
         """Not while a commit is on its way, nor when something is decided that is not committed yet."""
         builder = scheduler.commit_builder
-        mailed = None if self._mailed is None else sorted(self._mailed)
+        # Those that notifications name meanwhile are for the next time.
+        mailed, self._mailed = self._mailed, set()
+        runs = None if mailed is None else sorted(mailed)
         patient = self._turned_away >= PATIENT_AFTER
         woken = await self._store.wake(
-            Wake(scheduler.term, builder.next_cycle(), builder.actor, MAX_WOKEN, mailed, patient)
+            Wake(scheduler.term, builder.next_cycle(), builder.actor, MAX_WOKEN, runs, patient)
         )
         if woken.busy:
+            self._mailed = None if mailed is None else mailed | self._mailed
             self._turned_away = 0 if patient else self._turned_away + 1
             self._again_at = await self._store.now() + COME_BACK_US
             return
         self._turned_away = self._again_at = 0
-        self._mailed = set()
         self.next_at = woken.next_at
         self.woken_at = max(self.woken_at, woken.now)
         for run, lane, rank in woken.runs:
             self._queue.put(run, lane, rank)
+        if woken.read is not None:
+            self._queue.put_woken(woken.read)
         for run_id in woken.held:
             if (row := await self._store.run(run_id)) is not None:
                 log.error("run %s is held: the time it waits for cannot be read", run_id)

@@ -96,7 +96,13 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
         age = spoken(max(0, self.now - self.since))
         if self.ended_at:
             ago = spoken(max(0, self.now - self.ended_at))
-            return f"{self.subject} {self.id} ({self.name}) ended {self.state} {ago} ago. It waits for nothing."
+            more = (
+                f" Where its time went: locktender blame {self.id}" if self.subject == "run" else ""
+            )
+            return (
+                f"{self.subject} {self.id} ({self.name}) ended {self.state} {ago} ago."
+                f" It waits for nothing.{more}"
+            )
         head = f"{self.subject} {self.id} ({self.name}) is {self.state}, for {age}"
         if self.position is not None:
             head += f", position {_count_text(self.position, self.position_is)} in the queue"

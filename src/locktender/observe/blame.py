@@ -18,7 +18,15 @@ from locktender.base.graph import Graph, Node, read_graph
 from locktender.base.model import RunRow
 from locktender.base.states import OUTBOX_RUNS, TERMINAL_RUNS, TaskState
 from locktender.kernel.reasons import Reason
-from locktender.observe.holders import OWN_GATES, HolderNames, LostTo, Samples, charged
+from locktender.observe.holders import (
+    OWN_GATES,
+    WORKER_GATE,
+    HolderNames,
+    LostTo,
+    Samples,
+    charged,
+    required_by,
+)
 from locktender.observe.run_times import (
     HAND_OFF,
     PAUSED,
@@ -139,7 +147,7 @@ async def blame_run(store: Store, row: RunRow) -> Blame:
     graph = await graph_of(store, row)
     times, samples = await read_times(store, row, history, graph)
     nodes = () if graph is None else graph.nodes
-    return _blame(row, nodes, times, await _lost_to(store, row.seq, times, samples))
+    return _blame(row, nodes, times, await _lost_to(store, row.seq, nodes, times, samples))
 
 
 async def read_times(
@@ -159,13 +167,14 @@ async def read_times(
 
 
 async def _lost_to(
-    store: Store, own: int, times: RunTimes, samples: Samples
+    store: Store, own: int, nodes: Sequence[Node], times: RunTimes, samples: Samples
 ) -> dict[str, tuple[LostTo, ...]]:
     """Gate → who held it while the critical path waited there."""
     lost: dict[str, dict[int, int]] = {}
-    for span in times.spans():
+    for task, span in times.spans():
+        of = required_by(nodes, -1 if task is None else task.node)
         for gate, us in span.pieces:
-            shares = samples.shares(gate, span.start, span.end)
+            shares = samples.shares(gate, span.start, span.end, of if gate == WORKER_GATE else "")
             if gate.startswith(OWN_GATES):
                 shares = {own: 1.0}
             to = lost.setdefault(gate, {})

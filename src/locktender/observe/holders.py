@@ -10,7 +10,9 @@ import msgspec
 
 from locktender.base.clock import SECOND
 from locktender.base.events import NOBODY, Event, EventRow, unpack
+from locktender.base.graph import Node
 from locktender.base.model import RunRow
+from locktender.kernel.gates.worker import Requirement
 from locktender.store.protocol import EventFilter, RunFilter, Store
 
 MAX_NAMED: Final = 5
@@ -23,6 +25,7 @@ MAX_SAMPLES: Final = 64
 MINUTE: Final = 60 * SECOND
 HOLD_FLOW: Final = "locktender:hold"
 """The flow of holds of slots (`slots()`)."""
+WORKER_GATE: Final = "worker"
 OWN_GATES: Final = ("window:", "run:", "sequential")
 """Gates of one run: it waits for itself."""
 
@@ -50,30 +53,44 @@ class Samples:
     """Who held which gate, from when on."""
 
     def __init__(self, events: Iterable[Event]) -> None:
-        self._at: dict[str, list[int]] = {}
-        self._held: dict[str, list[Sequence[tuple[int, int]]]] = {}
+        self._at: dict[tuple[str, str], list[int]] = {}
+        self._held: dict[tuple[str, str], list[Sequence[tuple[int, int]]]] = {}
         for event in events:
             self.add(event)
 
     def add(self, event: Event) -> None:
-        if event.subject == "wait" and (held := event.data.get("held")):
-            self._at.setdefault(event.after, []).append(event.at)
-            self._held.setdefault(event.after, []).append(held)
+        if event.subject == "wait" and "held" in event.data:
+            for of in event.data.get("of", ("",)):
+                self._at.setdefault((event.after, of), []).append(event.at)
+                self._held.setdefault((event.after, of), []).append(event.data["held"])
 
     def forget(self, before: int) -> None:
         """Samples that say nothing of the time from `before` on."""
-        for gate, at in self._at.items():
+        for kind, at in self._at.items():
             old = max(0, bisect_right(at, before) - 1)
-            del at[:old], self._held[gate][:old]
+            del at[:old], self._held[kind][:old]
 
-    def shares(self, gate: str, start: int, end: int, most: int | None = None) -> dict[int, float]:
+    def shares(
+        self, gate: str, start: int, end: int, of: str = "", most: int | None = None
+    ) -> dict[int, float]:
         """Run → its share of the gate between two instants; they add up to 1. Empty: not known.
 
-        `most`: about so many samples are looked at, each for as long as the next one is away; None: all.
+        Under `NOBODY` is what nobody is to blame for. `of`: of workers, the name of what was required of them;
+        without it all that waited for workers count alike. `most`: about so many samples are looked at, each
+        for as long as the next one is away; None: all.
         """
-        at, held = self._at.get(gate, []), self._held.get(gate, [])
-        if not at:
-            return {}
+        kinds = [each for each in self._at if each[0] == gate and each[1] in (of, "")]
+        kinds = kinds or [each for each in self._at if each[0] == gate and not of]
+        found: dict[int, float] = {}
+        for kind in kinds:
+            for run, share in self._shares(kind, start, end, most).items():
+                found[run] = found.get(run, 0.0) + share / len(kinds)
+        return found
+
+    def _shares(
+        self, kind: tuple[str, str], start: int, end: int, most: int | None
+    ) -> dict[int, float]:
+        at, held = self._at[kind], self._held[kind]
         first = max(0, bisect_right(at, start) - 1)
         last = max(first + 1, bisect_left(at, end))
         numbers = range(first, last, max(1, (last - first) // most) if most else 1)
@@ -82,18 +99,25 @@ class Samples:
             following = number + numbers.step
             left = start if number == first else at[number]
             right = min(end, at[following]) if following < last else end
-            slots = sum(each for _, each in held[number])
-            for run, own in held[number]:
+            several = held[number] or ((NOBODY, 1),)
+            slots = sum(each for _, each in several)
+            for run, own in several:
                 found[run] = found.get(run, 0.0) + max(1, right - left) * own / slots
         whole = sum(found.values())
         return {run: share / whole for run, share in found.items()}
 
 
+def required_by(nodes: Sequence[Node], node: int) -> str:
+    """What a task of this node requires of a worker, as samples call it; empty: that is not known."""
+    return Requirement.of(nodes[node]).name if 0 <= node < len(nodes) else ""
+
+
 def charged(us: int, shares: Mapping[int, float]) -> dict[int, int]:
-    """`us` by run, in whole microseconds; rounded so that nothing is left over."""
+    """`us` by run, in whole microseconds; rounded so that nothing is left over but what nobody is to blame for."""
     found = {run: int(us * share) for run, share in shares.items()}
     if found:
         found[max(found, key=lambda run: found[run])] += us - sum(found.values())
+    found.pop(NOBODY, None)
     return found
 
 
@@ -173,7 +197,7 @@ class CostBook:
                 before, count, to = costs.get(gate, (0, 0, {}))
                 # Those waits ended in the second before: none of them began earlier than all of them last.
                 began = max(since, event.at - us)
-                shares = self._samples.shares(gate, began, event.at, MAX_SAMPLES)
+                shares = self._samples.shares(gate, began, event.at, most=MAX_SAMPLES)
                 for run, part in charged(us, shares).items():
                     to[run] = to.get(run, 0) + part
                 costs[gate] = before + us, count + waits, to

@@ -34,6 +34,7 @@ from locktender.kernel.reasons import Reason, Typical
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import UNKNOWN_US
 from locktender.kernel.waiting_runs import put_cached
+from locktender.observe.holders import WORKER_GATE
 from locktender.store.protocol import (
     EventFilter,
     Heads,
@@ -126,9 +127,6 @@ def _step(scheduler: Scheduler, row: TaskRow) -> str:
 
 def median(values: list[int]) -> int:
     return sorted(values)[len(values) // 2]
-
-
-WORKER_GATE = "worker"
 
 
 async def provisioner_words(store: Store) -> str | None:

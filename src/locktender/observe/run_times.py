@@ -105,16 +105,16 @@ class RunTimes:
     def spent(self) -> dict[str, int]:
         return added(piece for _, pieces in self.path for piece in pieces)
 
-    def spans(self) -> Iterator[TimeSpan]:
-        """All time of the critical path, in order."""
+    def spans(self) -> Iterator[tuple[TaskTimes | None, TimeSpan]]:
+        """All time of the critical path, in order, and whose it is."""
         at = self.start
         for task, pieces in self.path:
             if task is not None:
-                yield from task.spans
+                yield from ((task, span) for span in task.spans)
                 at = task.end
             else:
                 us = sum(piece.us for piece in pieces)
-                yield TimeSpan(at, at + us, pieces)
+                yield None, TimeSpan(at, at + us, pieces)
 
 
 def added(pieces: Iterable[Piece]) -> dict[str, int]:

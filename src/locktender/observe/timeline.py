@@ -18,11 +18,19 @@ from typing import Final, Literal
 import msgspec
 
 from locktender.base.events import NOBODY, EventRow, unpack
-from locktender.base.graph import Graph, needs_of
+from locktender.base.graph import Graph, Node, needs_of
 from locktender.base.model import RunRow
 from locktender.base.states import OUTBOX_RUNS, TERMINAL_RUNS
 from locktender.observe.blame import graph_of, history_rows, instant_of, read_times
-from locktender.observe.holders import OWN_GATES, HolderNames, LostTo, Samples, charged
+from locktender.observe.holders import (
+    OWN_GATES,
+    WORKER_GATE,
+    HolderNames,
+    LostTo,
+    Samples,
+    charged,
+    required_by,
+)
 from locktender.observe.run_times import BACK_OFF, HAND_OFF, LOST, OFFER, WORK, RunTimes
 from locktender.observe.timeline_spans import Bins, SlimHistory, SlimTask, TaskSpan, slim_history
 from locktender.store.protocol import Store
@@ -151,7 +159,8 @@ async def timeline_run(store: Store, row: RunRow, part: TimelinePart | None = No
         history = [event for each in rows for event in unpack(each)]
         times, samples = await read_times(store, row, history, graph)
         drawn = drawn_exactly(times, graph, part)
-    return await _named(store, row, drawn, samples)
+    nodes = () if graph is None else graph.nodes
+    return await _named(store, row, nodes, drawn, samples)
 
 
 async def _samples(store: Store, row: RunRow, rows: Sequence[EventRow]) -> Samples:
@@ -398,7 +407,9 @@ def kind_of(what: str) -> Kind:
     return "sleep" if what == "time" or what.startswith("event:") else "wait"
 
 
-async def _named(store: Store, row: RunRow, drawn: DrawnTimeline, samples: Samples) -> Timeline:
+async def _named(
+    store: Store, row: RunRow, nodes: Sequence[Node], drawn: DrawnTimeline, samples: Samples
+) -> Timeline:
     """With the runs that held what was waited for."""
     held: dict[int, int] = {}
     names, numbers = HolderNames(store), dict[str, int]()
@@ -411,12 +422,13 @@ async def _named(store: Store, row: RunRow, drawn: DrawnTimeline, samples: Sampl
             gate = whats[span.what]
             own = gate.startswith(OWN_GATES)
             start, end = drawn.start + span.start, drawn.start + span.end
-            shares = {row.seq: 1.0} if own else samples.shares(gate, start, end)
+            of = required_by(nodes, each.node) if gate == WORKER_GATE else ""
+            shares = {row.seq: 1.0} if own else samples.shares(gate, start, end, of)
             for run, us in charged(span.end - span.start, shares).items():
                 to = lost.setdefault(span.what, {})
                 to[run] = to.get(run, 0) + us
             most = max(shares, key=lambda run: shares[run], default=None)
-            if most is not None and (most in held or len(held) < MAX_HOLDERS):
+            if most and (most in held or len(held) < MAX_HOLDERS):
                 number = held.setdefault(most, len(held))
                 span = msgspec.structs.replace(span, holder=number)
             spans.append(span)

@@ -9,6 +9,7 @@ child process gets its context as the parent of its own spans.
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 log: logging.Logger = logging.getLogger(__name__)
 _PARENT = "traceparent"
+_W3C = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[ -~]{0,200})?")
 
 
 class TracedStep(Protocol):
@@ -55,6 +57,17 @@ def traceparent() -> str | None:
     carrier: dict[str, str] = {}
     tracecontext.TraceContextTextMapPropagator().inject(carrier)
     return carrier.get(_PARENT)
+
+
+def valid_parent(text: str) -> str | None:
+    """A `traceparent` that came with a request; None: it is none, and W3C says to go on without."""
+    found = _W3C.fullmatch(text.strip())
+    if found is None:
+        return None
+    version, trace, span, flags, more = found.groups()
+    # A later version may have more fields; the first ones mean the same.
+    known = version != "ff" and (version != "00" or not more)
+    return f"00-{trace}-{span}-{flags}" if known and int(trace, 16) and int(span, 16) else None
 
 
 def start(attempt: TracedAttempt) -> Span | None:

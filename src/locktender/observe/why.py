@@ -24,16 +24,17 @@ from locktender.base.names import never as never_by_label
 from locktender.base.states import ENDS, EXECUTING_RUNS, TERMINAL_RUNS, RunState, TaskState
 from locktender.kernel import explain
 from locktender.kernel.entries import TaskEntry
-from locktender.kernel.explain_runs import waiting_nodes
+from locktender.kernel.explain_runs import open_tasks, waiting_nodes
 from locktender.kernel.explain_workers import stubborn_by_token
 from locktender.kernel.gate_names import counted, offered_to, stop_text
 from locktender.kernel.held_runs import reason_of
 from locktender.kernel.reasons import Reason, Typical
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import Until, patience
-from locktender.observe.answer import Why, why_run
+from locktender.observe.answer import LEFT, Why, why_run
+from locktender.observe.holders import WORKER_GATE
+from locktender.observe.live import Question, ask_leader, live_typical
 from locktender.observe.rebuilt import (
-    WORKER_GATE,
     provisioner_note,
     rebuild,
     troubles,
@@ -77,6 +78,8 @@ async def explain_task(store: Store, task: int, labels: Declared | None = None) 
 
 async def _settled(store: Store, ask: Callable[[], Awaitable[Why]]) -> Why:
     why = await ask()
+    if why.note == LEFT:
+        why = await ask()  # its row was read before that, and says by now what became of it
     for _ in range(2):
         if not why.unblocked:
             return why
@@ -118,38 +121,55 @@ async def _held(store: Store, row: RunRow, now: int) -> Why:
 
 
 async def _explain_task(store: Store, task: int, labels: Declared | None) -> Why:
+    live = await ask_leader(
+        store,
+        str(task),
+        lambda lead, now: task_why(lead, task, labels, live_typical(lead), now),
+        _read_why,
+    )
+    if live is not None:
+        return await _noted_task(store, live)
     scheduler, snapshot = await rebuild(store)
-    entry = scheduler.lifecycle.tasks.get(task)
+    usual = typical(snapshot, scheduler)
+    found = task_why(scheduler, task, labels, usual, snapshot.now)
+    if found is not None:
+        return await _noted_task(store, found)
     row = next((each for each in snapshot.tasks if each.id == task), None)
     if row is None:
         row = next((each for each in await store.tasks(run_of(task)) if each.id == task), None)
     if row is None:
         raise NotFound(f"there is no task {task}.", field="task", got=task)
+    return await _apart(store, row, snapshot.now)
+
+
+async def _noted_task(store: Store, why: Why) -> Why:
+    if why.note:
+        return why
+    note = await (provisioner_note(store, [why.reasons]) if why.reasons else turn_note(store))
+    return msgspec.structs.replace(why, note=note)
+
+
+def task_why(
+    scheduler: Scheduler, task: int, labels: Declared | None, usual: Typical, now: int
+) -> Why | None:
+    """What a task of an executing run waits for; None: it is not known, or has ended."""
+    entry = scheduler.lifecycle.tasks.get(task)
     if entry is None:
-        return await _apart(store, row, snapshot.now)
-    usual = typical(snapshot, scheduler)
-    reasons = _reasons(scheduler, entry, usual, snapshot.now, labels)
-    note = ""
+        return None
     waits = entry.state == TaskState.REQUESTED
-    if waits and not reasons:
-        note = await turn_note(store)
-    elif waits:
-        note = await provisioner_note(store, [reasons])
-    else:
-        note = note_of(scheduler, entry, snapshot.now)
     return Why(
         "task",
         str(task),
         entry.spec.name,
         entry.state,
         entry.requested_at,
-        snapshot.now,
-        tuple(reasons),
+        now,
+        tuple(_reasons(scheduler, entry, usual, now, labels)),
         priority=entry.run.row.priority,
         tags=entry.run.row.tags,
-        note=note,
+        note="" if waits else note_of(scheduler, entry, now),
         until=tuple(patience(scheduler.lifecycle, entry)) if waits else (),
-        lets_start=explain.what_opens(scheduler, entry, snapshot.now) if waits else (),
+        lets_start=explain.what_opens(scheduler, entry, now) if waits else (),
         offers=entry.offers,
     )
 
@@ -254,57 +274,92 @@ def _reasons(
 
 
 async def _executing(store: Store, row: RunRow, labels: Declared | None) -> Why:
+    live = await ask_leader(
+        store,
+        row.id,
+        lambda lead, now: run_why(lead, row, labels, live_typical(lead), now),
+        _read_why,
+    )
+    if live is not None:
+        return await _noted(store, live)
     scheduler, snapshot = await rebuild(store)
-    run = scheduler.ledger.runs.get(row.seq)
-    progress = scheduler.lifecycle.progress.get(row.seq)
-    if run is None or progress is None:
+    found = run_why(scheduler, row, labels, typical(snapshot, scheduler), snapshot.now)
+    if found is None:
         fault = (await readable(store, snapshot)).faults.get(row.seq)
         note = "It is ending." if fault is None else f"Its stored data cannot be read: {fault}"
         return why_run(row, snapshot.now, row.queued_at, note=note)
-    usual = typical(snapshot, scheduler)
-    groups: dict[tuple[str, tuple[str, ...]], WaitingStep] = {}
+    return await _noted(store, found)
+
+
+_read_why = msgspec.json.Decoder(Why).decode
+
+
+def answer_for(subject: str, labels: Declared | None) -> Question[bytes]:
+    """What a leader answers to another process about a run's id or a task's number; empty: it does not know."""
+
+    def answer(scheduler: Scheduler, now: int) -> bytes:
+        usual = live_typical(scheduler)
+        runs = scheduler.ledger.runs.values()
+        row = next((run.row for run in runs if run.row.id == subject), None)
+        if row is not None:
+            found = run_why(scheduler, row, labels, usual, now)
+        else:
+            task = int(subject) if subject.isdecimal() else 0
+            found = task_why(scheduler, task, labels, usual, now)
+        return b"" if found is None else msgspec.json.encode(found)
+
+    return answer
+
+
+async def _noted(store: Store, why: Why) -> Why:
+    """With what the rules alone do not know: who leads, and who starts workers."""
+    notes = [await nobody_leads(store) if why.waiting else "", why.note]
+    if not notes[0]:
+        notes.append(await provisioner_note(store, [group.reasons for group in why.waiting]))
+    return msgspec.structs.replace(why, note=" ".join(note for note in notes if note))
+
+
+def run_why(
+    scheduler: Scheduler, row: RunRow, labels: Declared | None, usual: Typical, now: int
+) -> Why | None:
+    """What an executing run waits for; None: it is not known. It costs the same however many items wait."""
+    run = scheduler.ledger.runs.get(row.seq)
+    progress = scheduler.lifecycle.progress.get(row.seq)
+    if run is None or progress is None:
+        return None
+    found = open_tasks(run)
     running: dict[str, int] = {}
     offered: dict[str, OfferedStep] = {}
     stubborn: dict[str, StubbornStep] = {}
     by_token = stubborn_by_token(scheduler.ledger.workers.by_id.values())
-    seen: dict[tuple[int, int], tuple[Reason, ...]] = {}
-    for entry in run.tasks.values():
+    for entry in found.in_flight:
+        name = entry.spec.name
         if entry.state == TaskState.SCHEDULED:
-            offered[entry.spec.name] = _offered(offered.get(entry.spec.name), entry)
+            offered[name] = _offered(offered.get(name), entry)
             continue
-        if entry.state != TaskState.REQUESTED:
-            name = entry.spec.name
-            running[name] = running.get(name, 0) + 1
-            if (each := by_token.get(entry.token)) is not None:
-                stubborn[name] = _one_more(stubborn.get(name), each)
-            continue
-        # Tasks of one lane wait for the same; only the first of them is asked in full.
-        lane = (entry.node, 0 if entry.lane is None else id(entry.lane))
-        if lane not in seen or entry.not_before > snapshot.now:
-            seen[lane] = tuple(_reasons(scheduler, entry, usual, snapshot.now, labels))
-        key = (entry.spec.name, tuple(reason.gate for reason in seen[lane]))
+        running[name] = running.get(name, 0) + 1
+        if (each := by_token.get(entry.token)) is not None:
+            stubborn[name] = _one_more(stubborn.get(name), each)
+    groups: dict[tuple[str, tuple[str, ...]], WaitingStep] = {}
+    for entry, count in sorted(found.waiting(now), key=lambda each: each.first.id):
+        reasons = tuple(_reasons(scheduler, entry, usual, now, labels))
+        key = (entry.spec.name, tuple(reason.gate for reason in reasons))
         group = groups.get(key)
         if group is None:
             opens = ()
             if len(groups) < MAX_GROUPS_SHOWN:
-                opens = explain.what_opens(scheduler, entry, snapshot.now)
-            group = WaitingStep(entry.spec.name, 0, seen[lane], lets_start=opens)
+                opens = explain.what_opens(scheduler, entry, now)
+            group = WaitingStep(entry.spec.name, 0, reasons, lets_start=opens)
         until = _earliest(group.until, patience(scheduler.lifecycle, entry))
-        groups[key] = msgspec.structs.replace(group, count=group.count + 1, until=until)
-    notes = [
-        await nobody_leads(store) if groups else "",
-        _stalled_note(scheduler, run.tasks.values()),
-    ]
-    if not notes[0]:
-        notes.append(await provisioner_note(store, [group.reasons for group in groups.values()]))
+        groups[key] = msgspec.structs.replace(group, count=group.count + count, until=until)
     return msgspec.structs.replace(
-        why_run(row, snapshot.now, row.started_at or row.queued_at),
+        why_run(row, now, row.started_at or row.queued_at),
         waiting=tuple(groups.values())[:MAX_GROUPS_SHOWN],
         pending=dict(waiting_nodes(progress)),
         offered=offered,
         running=running,
         stubborn=stubborn,
-        note=" ".join(note for note in notes if note),
+        note=_stalled_note(scheduler, found.in_flight),
     )
 
 

@@ -39,7 +39,7 @@ from locktender.provision.protocol import (
     Provisioned,
     ProvisionedState,
     WrongAnswer,
-    error_text,
+    granted_names,
 )
 from locktender.provision.subprocesses import CommandFailed, CommandOutput, run_command
 
@@ -137,20 +137,8 @@ class CommandProvisioner:
         answers = await asyncio.gather(
             *(self._start(name, needs, reason) for name in names[:n]), return_exceptions=True
         )
-        errors = [each for each in answers if isinstance(each, BaseException)]
-        for each in errors:
-            log.warning("provisioner: %s", error_text(each, "failed to start a worker"))
         # After a timeout, or without a readable id, the worker may still come: its name counts.
-        certain = [name for name, each in zip(names, answers, strict=False) if each is None]
-        maybe = [
-            name
-            for name, each in zip(names, answers, strict=False)
-            if isinstance(each, TimeoutError | WrongAnswer)
-        ]
-        if errors and not certain:
-            unsure = [each for each in errors if isinstance(each, TimeoutError | WrongAnswer)]
-            raise (unsure or errors)[0]
-        return certain + maybe
+        return granted_names(names, answers, "failed to start a worker")
 
     async def list(self) -> builtins.list[Provisioned]:
         if not self._options.list:

@@ -200,8 +200,11 @@ class ProvisionController:
         what = f"failed to start {counted(ask.n, 'worker')}"
         try:
             granted = await self._calls.request(dict(ask.needs), ask.reason, names)
-        except (TimeoutError, WrongAnswer) as error:
+        except TimeoutError as error:
             return names, error_text(error, what)
+        except WrongAnswer as error:
+            may_come = names if error.may_come is None else error.may_come
+            return [name for name in names if name in may_come], error_text(error, what)
         except Exception as error:  # noqa: BLE001 — as above
             return [], error_text(error, what)
         return granted, "" if granted else f"{what}: the provisioner granted none"

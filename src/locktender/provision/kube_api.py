@@ -47,6 +47,8 @@ class ApiError(LocktenderError):
         super().__init__(f"the API server answered {status}: {message}")
         self.status = status
         self.retry_after = retry_after
+        self.unsure = status >= 500
+        """This try or one before it may have been carried out."""
 
 
 class ApiUnreachable(LocktenderError):
@@ -150,6 +152,7 @@ class KubeApi:
         query: Mapping[str, str] | None,
         body: JsonObject | None = None,
     ) -> JsonObject:
+        unsure = False
         for tries in range(1, MAX_TRIES + 1):
             try:
                 async with asyncio.timeout(REQUEST_SECONDS):
@@ -157,7 +160,11 @@ class KubeApi:
                         return _object(await answer.whole())
             except TimeoutError:
                 raise ApiUnreachable("the API server did not answer in time", sent=True) from None
+            except ApiUnreachable as error:
+                error.sent |= unsure
+                raise
             except ApiError as error:
+                error.unsure = unsure = unsure or error.unsure
                 pause = _pause(error)
                 if pause is None or tries == MAX_TRIES:
                     raise

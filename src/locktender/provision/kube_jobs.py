@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
 
 from locktender.base.clock import SECOND
-from locktender.base.config import PREFIX, Settings
+from locktender.base.config import PREFIX
 from locktender.base.errors import InvalidSettings
 from locktender.provision.local import error_in
 from locktender.provision.options import WorkerOptions
@@ -56,11 +55,6 @@ class PodOptions(WorkerOptions, kw_only=True, frozen=True, forbid_unknown_fields
     pull_secrets: tuple[str, ...] = ()
     ttl: str = "10m"
     """How long an ended Job stays, to be looked at."""
-
-
-def instance_of(settings: Settings, given: str) -> str:
-    """Which workers belong to one store: several may share a namespace."""
-    return given or hashlib.sha256(settings.shown_url.encode()).hexdigest()[:12]
 
 
 class JobMaker:

@@ -43,11 +43,16 @@ from locktender.provision.kube_jobs import (
     KubePod,
     Manifest,
     PodOptions,
-    instance_of,
     provisioned,
 )
-from locktender.provision.options import WorkerSpec, duration_us
-from locktender.provision.protocol import Capacity, Provisioned, WrongAnswer, error_text
+from locktender.provision.options import WorkerSpec, duration_us, store_hash
+from locktender.provision.protocol import (
+    Capacity,
+    Provisioned,
+    WrongAnswer,
+    error_text,
+    granted_names,
+)
 
 log: logging.Logger = logging.getLogger(__name__)
 BATCH = "batch/v1"
@@ -112,7 +117,7 @@ class KubernetesProvisioner:
         )
         self._spec = WorkerSpec(settings, options, builtins.list(options.labels))
         self._ttl_us = duration_us(options.ttl, "ttl")
-        instance = instance_of(settings, options.instance)
+        instance = options.instance or store_hash(settings)
         self._jobs = JobMaker(
             options,
             _template(options.template),
@@ -140,16 +145,7 @@ class KubernetesProvisioner:
             *(self._create(name, needs, reason, owner) for name in names[:n]),
             return_exceptions=True,
         )
-        errors = [each for each in answers if isinstance(each, BaseException)]
-        for each in errors:
-            log.warning("provisioner: %s", error_text(each, "failed to create a Job"))
-        pairs = builtins.list(zip(names, answers, strict=False))
-        certain = [name for name, each in pairs if each is None]
-        maybe = [name for name, each in pairs if isinstance(each, WrongAnswer)]
-        if errors and not certain:
-            unsure = [each for each in errors if isinstance(each, WrongAnswer)]
-            raise (unsure or errors)[0]
-        return certain + maybe
+        return granted_names(names, answers, "failed to create a Job")
 
     async def list(self) -> builtins.list[Provisioned]:
         jobs = await self._copy.jobs()
@@ -185,15 +181,24 @@ class KubernetesProvisioner:
                     raise WrongAnswer(f"{error}; the worker may still come") from error
                 raise
             except ApiError as error:
-                if error.status >= 500:
-                    raise WrongAnswer(f"{error}; the worker may still come") from error
                 if error.status != 409:
+                    if error.unsure:
+                        raise WrongAnswer(f"{error}; the worker may still come") from error
                     raise
                 # An earlier try of this request was carried out, and its answer was lost.
-                found = _job(await self._api.get(self._api.path(BATCH, "jobs", name)))
+                found = await self._existing(name)
                 if (found.metadata.labels or {}).get(WORKER) != name:
                     raise
                 self._copy.put(found)
+
+    async def _existing(self, name: str) -> KubeJob:
+        try:
+            return _job(await self._api.get(self._api.path(BATCH, "jobs", name)))
+        except (ApiError, ApiUnreachable) as error:
+            if isinstance(error, ApiError) and error.status == 404:
+                raise
+            what = "a Job of this name exists and cannot be read"
+            raise WrongAnswer(f"{what}: {error}; the worker may still come") from error
 
     async def _delete(self, name: str, propagation: str) -> None:
         try:
@@ -201,6 +206,7 @@ class KubernetesProvisioner:
         except ApiError as error:
             if error.status != 404:
                 raise
+            self._copy.forget(name)
 
     async def _owner_reference(self) -> Manifest | None:
         """Read at each request: one that was made anew has another uid; Jobs with the old one would be removed."""
@@ -250,6 +256,8 @@ class _JobCopy:
         self._path = path
         self._selector = selector
         self._found: dict[str, KubeJob] = {}
+        self._created: dict[str, KubeJob] = {}
+        """Since the last list began: that one may not have them."""
         self._error: Exception | None = None
         self._synced = asyncio.Event()
         """There is an answer: the copy, or why there is none."""
@@ -268,8 +276,14 @@ class _JobCopy:
         return builtins.list(self._found.values())
 
     def put(self, job: KubeJob) -> None:
-        """One that was just created; the watch may have told of it, and of more, already."""
-        self._found.setdefault(job.name, job)
+        """One that was just created; the watch may have told of it, and of its end, already."""
+        if all(each.name != job.name for each in self.ended):
+            self._found.setdefault(job.name, job)
+            self._created[job.name] = job
+
+    def forget(self, name: str) -> None:
+        """There is no such Job. If one is created later, the watch says so."""
+        self._gone(name)
 
     async def close(self) -> None:
         if self._task is not None:
@@ -299,6 +313,7 @@ class _JobCopy:
         """Reads all Jobs anew; returns the version that a watch begins at."""
         query = {"labelSelector": self._selector, "limit": str(PAGE)}
         found: dict[str, KubeJob] = {}
+        self._created.clear()
         while True:
             page = await self._api.get(self._path, query)
             found |= {job.name: job for job in map(_job, _items(page))}
@@ -306,6 +321,8 @@ class _JobCopy:
             if not meta.get("continue"):
                 break
             query["continue"] = str(meta["continue"])
+        # What ended meanwhile is told by the watch, which begins at the version of this list.
+        found = self._created | found
         for name in self._found.keys() - found.keys():
             self._gone(name)
         self._found = found
@@ -344,6 +361,7 @@ class _JobCopy:
         return version
 
     def _gone(self, name: str) -> None:
+        self._created.pop(name, None)
         job = self._found.pop(name, None)
         if job is not None:
             last = provisioned(job, None)

@@ -6,12 +6,14 @@ may hold a password: no command line and no manifest has it.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar, cast
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
@@ -32,6 +34,8 @@ RESERVED = ("url", "provision", "idle_exit", "worker_labels", "max_workers", "pr
 """Settings of a worker that its provisioner sets."""
 PLAIN_VALUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 """Values of labels that may stand in a command or manifest: none is an option, or ends a quoted text."""
+PLACES = ("schema", "host", "port", "database", "dbname")
+"""Parameters of a url that make it another store."""
 ANY = "*"
 Value = str | int | float | bool
 OptionsT = TypeVar("OptionsT", bound="WorkerOptions")
@@ -137,6 +141,17 @@ def worker_url(given: str, settings: Settings) -> str:
             f"provisioner.worker_url: failed to read {given}.", field="provisioner.worker_url"
         ) from error
     return found
+
+
+def store_hash(settings: Settings) -> str:
+    """Tells the workers of one store from others: the same for all its leaders, whatever password they use."""
+    if "://" not in settings.url:
+        text = worker_url("", settings)
+    else:
+        query = parse_qsl(urlsplit(settings.url).query)
+        places = urlencode(sorted(each for each in query if each[0] in PLACES))
+        text = settings.shown_url + (f"?{places}" if places else "")
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def check_worker_url(given: str) -> None:

@@ -122,6 +122,7 @@ MAX_COOLDOWN_US = 300_000_000
 SET_ASIDE_US = 300_000_000
 """How long nothing is requested for a step that a new worker did not fit."""
 ERRORS_NAMED = 3
+MAX_GIVEN_UP = 1_000
 _decode_capacity = msgspec.json.Decoder(Capacity).decode
 
 
@@ -182,6 +183,8 @@ class Policy:
         """Requested by this process; their rows have not been seen."""
         self._row_gone_at: dict[str, int] = {}
         self._released: set[str] = set()
+        self._given_up: dict[str, bool] = {}
+        """Names that were removed though their workers were never listed → whether one was released since."""
         self._set_aside: dict[Requirement, int] = {}
         """Requirements that a new worker did not fit, and until when nothing is requested for them."""
         self._there = self._coming = self._ending = 0
@@ -225,8 +228,12 @@ class Policy:
         ]
         # A worker that joins after its name was removed still counts, by its row.
         unnamed = sum(row.provision not in kept for row in seen.workers if row.provision)
-        heads = len(kept) + unnamed
-        self._coming, self._ending = len(coming), len(self._released - rows.keys())
+        late = self._came_late(seen.listed or (), kept.keys() | rows.keys())
+        release += [name for name in late if not self._given_up[name]]
+        self._given_up.update(dict.fromkeys(late, True))
+        heads = len(kept) + unnamed + len(late)
+        self._coming = len(coming)
+        self._ending = len(self._released - rows.keys()) + len(late)
         self._there = heads - self._coming - self._ending
         room = self.rules.max_workers - heads
         asks = self._asks(seen.demand, room, filter(None, map(_capacity_of, coming)), now)
@@ -260,10 +267,24 @@ class Policy:
                     self._released.add(each.name)
                 else:
                     gone.add(each.name)
+                    self._given_up[each.name] = False
+        for name in list(self._given_up)[:-MAX_GIVEN_UP]:
+            del self._given_up[name]
         if errors:
             # Workers that failed together are one failure.
             self.failed("; ".join(errors[:ERRORS_NAMED]), now)
         return release, gone
+
+    def _came_late(self, listed: Sequence[Provisioned], counted: Collection[str]) -> list[str]:
+        """Given up while the list did not have them, listed now, and not joined: they must not join any more.
+
+        Only those that this process gave up: a list may have workers of other stores too.
+        """
+        return [
+            each.name
+            for each in listed
+            if each.state in ALIVE and each.name in self._given_up and each.name not in counted
+        ]
 
     def _is_overdue(self, each: AskedWorker, alive: bool, now: int) -> bool:
         """Of a worker without a row."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Literal, Protocol, cast, get_args
 
 import msgspec
@@ -57,7 +58,8 @@ class Provisioner(Protocol):
         """Start `n` workers with these labels, called `names`. Returns the names that were granted.
 
         It need not wait until they run. An error means that none of them will come; if some
-        will, their names are returned. After a timeout the leader assumes that all may come.
+        will, their names are returned. After a timeout or `WrongAnswer` the leader assumes that
+        all may come, or those that `may_come` of it names.
         """
         ...
 
@@ -74,13 +76,22 @@ class Provisioner(Protocol):
         ...
 
 
+log: logging.Logger = logging.getLogger(__name__)
 STATES: tuple[str, ...] = get_args(ProvisionedState)
 MAX_ERROR_LENGTH = 1_000
 MAX_REPR_LENGTH = 60
 
 
 class WrongAnswer(Exception):
-    """The provisioner returned a value that cannot be used."""
+    """The provisioner returned a value that cannot be used, or does not know what its request did."""
+
+    def __init__(self, message: str, may_come: Collection[str] | None = None) -> None:
+        super().__init__(message)
+        self.may_come = may_come
+        """Of the requested workers; None: all."""
+
+
+UNSURE = (TimeoutError, WrongAnswer)
 
 
 class ProvisionerCalls:
@@ -151,6 +162,29 @@ class ProvisionerCalls:
         if call.cancelled():
             raise WrongAnswer("the call cancelled itself")
         return call.result()
+
+
+def granted_names(
+    names: Sequence[str], answers: Sequence[BaseException | None], what: str
+) -> list[str]:
+    """The names to return, if each worker is requested by a call of its own: None is success.
+
+    If it is not known of some whether they come (TimeoutError, WrongAnswer), that is raised with
+    all that may come. So is the first error, if none comes.
+    """
+    errors = [each for each in answers if each is not None]
+    for each in errors:
+        log.warning("provisioner: %s", error_text(each, what))
+    pairs = list(zip(names, answers, strict=False))
+    come = [name for name, each in pairs if each is None or isinstance(each, UNSURE)]
+    for each in errors:
+        if isinstance(each, UNSURE):
+            if len(come) == len(pairs):
+                raise each
+            raise WrongAnswer(str(each) or "timed out", may_come=come) from each
+    if errors and not come:
+        raise errors[0]
+    return come
 
 
 def error_text(error: BaseException, what: str) -> str:

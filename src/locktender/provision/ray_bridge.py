@@ -25,6 +25,8 @@ from locktender.provision.ray_actor import WorkerActor
 
 STATUS_SECONDS = 2.0
 """How long a list waits for the answers of all actors."""
+UNMET_US = 10 * SECOND
+"""How long after its release an actor that has never answered is killed."""
 REACH_SECONDS = 5.0
 ENDED_LISTED = 100
 NAME = "worker-"
@@ -45,6 +47,8 @@ class RayBridge:
         self._since: dict[str, int] = {}
         self._met: set[str] = set()
         """Actors that have answered."""
+        self._unmet: dict[str, int] = {}
+        """Released before they had answered → when: they are killed if they do not."""
         self._ended: deque[dict[str, Any]] = deque(maxlen=ENDED_LISTED)
         _reach(hello["address"])
         self._ray.init(
@@ -106,11 +110,10 @@ class RayBridge:
                 actor = self._ray.get_actor(name)
             except ValueError:
                 return
-        if name in self._met:
-            actor.drain.remote()
-        else:
-            # It has not started anywhere: nothing runs in it.
-            self._ray.kill(actor)
+        actor.drain.remote()
+        if name not in self._met:
+            # It waits for a node, or is slow to answer: then its worker would be cut off.
+            self._unmet[name] = self._clock.monotonic()
 
     def _add(self, name: str, actor: Any) -> None:
         self._actors[name] = actor
@@ -128,6 +131,7 @@ class RayBridge:
             self._end(name, "failed", _cause(error), released=False)
             return None
         self._met.add(name)
+        self._unmet.pop(name, None)
         if status["state"] == "waiting":
             # The leader that made it ended before it had sent the url.
             self._actors[name].start.remote(self._secrets)
@@ -141,14 +145,16 @@ class RayBridge:
     def _silent(self, name: str) -> dict[str, Any]:
         if name in self._met:
             return {"name": name, "state": "running", "detail": "its actor does not answer"}
-        if self._clock.monotonic() - self._since[name] > 2 * self._patience_us:
-            # Nobody counts it any more: it must not wait in the cluster for ever.
+        now = self._clock.monotonic()
+        released = now - self._unmet.get(name, now) > UNMET_US
+        if released or now - self._since[name] > 2 * self._patience_us:
+            # Nobody counts on it any more: it must not wait in the cluster for ever.
             self._ray.kill(self._actors[name])
         return {"name": name, "state": "starting", "detail": "waits for room in the cluster"}
 
     def _end(self, name: str, state: str, detail: str, released: bool) -> None:
         self._ended.append({"name": name, "state": state, "detail": detail, "released": released})
-        for memory in (self._actors, self._since, self._asked):
+        for memory in (self._actors, self._since, self._asked, self._unmet):
             memory.pop(name, None)
         self._met.discard(name)
 

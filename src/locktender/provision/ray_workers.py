@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import hashlib
 import logging
 import math
 import sys
@@ -32,6 +31,7 @@ from locktender.provision.options import (
     WorkerSpec,
     check_worker_url,
     duration_us,
+    store_hash,
     worker_url,
 )
 from locktender.provision.protocol import Capacity, Provisioned, ProvisionedState, WrongAnswer
@@ -94,7 +94,7 @@ class RayProvisioner:
         )
         hello = {
             "address": options.address,
-            "namespace": options.namespace or namespace_of(settings),
+            "namespace": options.namespace or f"locktender-{store_hash(settings)}",
             "start_seconds": settings.start_timeout_us / SECOND,
         }
         self._bridge = _Bridge(hello, duration_us(options.timeout, "timeout") / SECOND)
@@ -152,12 +152,6 @@ class RayProvisioner:
 
     def _secrets(self) -> dict[str, str]:
         return {f"{PREFIX}URL": worker_url(self._options.worker_url, self._settings)}
-
-
-def namespace_of(settings: Settings) -> str:
-    """The same for every leader of a store, whatever password it uses."""
-    url = worker_url("", settings) if "://" not in settings.url else settings.shown_url
-    return f"locktender-{hashlib.sha256(url.encode()).hexdigest()[:12]}"
 
 
 def check_options(options: RayWorkers) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -63,10 +64,8 @@ def refusing(
     paths: list[str], page: Callable[[Request], Response] | None = None
 ) -> Callable[[Request, Exception], Response]:
     """The answer to an unknown path; `paths` are the known ones, `page` is for a browser."""
-    named = (path for path in paths if not any(part in path for part in ("{", "/-/", "/ui/")))
-    plain = sorted(named, key=len)[:MOST_NAMED]
-    more = f" and {len(paths) - len(plain)} more" * (len(paths) > len(plain))
-    hint = f"There is: {', '.join(plain)}{more}."
+    named = [path for path in paths if not any(part in path for part in ("{", "/-/", "/ui/"))]
+    of_api = [path for path in named if path.startswith(f"{PREFIX}/")]
 
     def refuse(request: Request, error: Exception) -> Response:
         if not isinstance(error, HTTPException):
@@ -84,10 +83,19 @@ def refusing(
             return refusal(wrong, 405, headers)
         if page is not None and _wants_page(request):
             return page(request)
-        absent = NotFound(f"there is nothing at {path}.", field="path", got=path, hint=hint)
+        known = of_api if of_api and path.startswith(f"{PREFIX}/") else named
+        near = get_close_matches(path, known, n=1, cutoff=0.8)
+        said = f"Did you mean {near[0]}?" if near else _listed(known, len(paths))
+        absent = NotFound(f"there is nothing at {path}.", field="path", got=path, hint=said)
         return refusal(absent, error.status_code, headers)
 
     return refuse
+
+
+def _listed(known: list[str], count: int) -> str:
+    plain = sorted(known, key=len)[:MOST_NAMED]
+    more = f" and {count - len(plain)} more" * (count > len(plain))
+    return f"There is: {', '.join(plain)}{more}."
 
 
 def _wants_page(request: Request) -> bool:

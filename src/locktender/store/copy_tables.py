@@ -66,7 +66,9 @@ TABLES: dict[str, CopyTable] = {
     "schedule": _table("name version next_at declared live state"),
     "schedule_tick": _table("name tick outcome run reason at", 2),
     "schedule_history": _table("seq at name who what before after reason"),
-    "token": _table("id name parent hash body created_at expires_at used_at revoked_at revoked_by"),
+    "token": _table(
+        "id name parent hash body created_at expires_at used_at revoked_at revoked_by made_with"
+    ),
     "request": _table("seq at body taken"),
     "limit_rule": _table("kind name declared live", 2),
     "limit_history": _table("seq at who kind name before after reason"),

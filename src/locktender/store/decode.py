@@ -107,6 +107,11 @@ def encode_tags(tags: Mapping[str, str]) -> str:
     return encode(dict(sorted(tags.items()))).decode()
 
 
+def tag_pair(tags: Mapping[str, str]) -> str:
+    """The longest pair as it stands in the text of `tags`: what lacks it need not be parsed."""
+    return max((encode_tags({key: tags[key]})[1:-1] for key in tags), key=len, default="")
+
+
 MAX_NUMBER: Final = 2**57
 """No number in a row but a token is larger. As an instant it is the year 6536, so what is added to it fits too."""
 _NONE: frozenset[type] = frozenset({type(None)})

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from locktender.store.copying import StorePlace
 
 Url = str | os.PathLike[str]
-_SUPPORTED = "Use the path of a SQLite file, e.g. .locktender/locktender.db, or postgresql://…"
+_SUPPORTED = (
+    "Use a SQLite file, e.g. .locktender/locktender.db, postgresql://…, or https://… of a server."
+)
 
 
 def settings_for(url: Url | None, overrides: Mapping[str, object]) -> Settings:

@@ -25,6 +25,7 @@ from locktender.client.remote.run import RemoteRun, SubmittedAnswer
 from locktender.client.remote.settings import span
 from locktender.client.run import AsyncRun
 from locktender.client.submission import Submission
+from locktender.observe import tracing
 from locktender.store.open import needs_database
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class NamedCall(msgspec.Struct, frozen=True):
     flow: str
     body: dict[str, Any]
     size: int
+    trace: str | None
+    """Of the caller, as a W3C `traceparent`."""
 
 
 class SubmittedPart(msgspec.Struct, frozen=True):
@@ -80,6 +83,7 @@ class NamedCalls:
         self._flow: FlowDef | None = None if is_elsewhere(flow) else definition_of(flow)
         self._name = str(flow) if self._flow is None else self._flow.name
         self._settings = settings
+        self._trace = tracing.traceparent()
         self.is_elsewhere: bool = self._flow is None
 
     def prepare(self, call: object, index: int | None = None) -> NamedCall:
@@ -95,7 +99,7 @@ class NamedCalls:
                 raise _no_secret(name)
         size = sum(len(raw) for raw in args.values())
         body: dict[str, Any] = {"args": {name: msgspec.Raw(raw) for name, raw in args.items()}}
-        return NamedCall(self._name, body | _options(given), size)
+        return NamedCall(self._name, body | _options(given), size, self._trace)
 
     def _arguments(self, call: Submission) -> dict[str, bytes]:
         from locktender.client.submit import named_if_whole
@@ -279,7 +283,7 @@ class RemoteClient(AsyncClient):
         call: NamedCall = prepared
         body = {"flow": call.flow, **call.body}
         answer = await self._http.call(
-            "POST", "/runs", SubmittedAnswer, body=body, key=_key(), again=True
+            "POST", "/runs", SubmittedAnswer, body=body, key=_key(), trace=call.trace, again=True
         )
         return RemoteRun.of(self._remote, answer)
 
@@ -310,6 +314,7 @@ class RemoteClient(AsyncClient):
                 "runs",
                 body=body,
                 key=_key(),
+                trace=part[0].trace,
                 again=True,
             )
             made += [self._submitted(answer) for answer in answers]

@@ -107,8 +107,10 @@ class RemoteEvents(AsyncEvents):
             await following.keep()
 
     async def latest(self, limit: int = 100) -> list[Event]:
-        query = {"limit": names.count(limit, "limit", maximum=100_000)}
-        return await self._http.get("/events/latest", list[Event], "events", query=query)
+        most = names.count(limit, "limit", maximum=100_000)
+        pages = await self._http.pages("/events/latest", list[Event], "events", most)
+        # The last page has the oldest.
+        return [event for page in reversed(pages) for event in page]
 
     async def readers(self) -> list[EventReaderInfo]:
         return await self._http.get("/event-readers", list[EventReaderInfo], "readers")
@@ -118,8 +120,9 @@ class RemoteEvents(AsyncEvents):
         return await self._http.call("DELETE", path, bool, "removed")
 
     async def waiting(self, *, limit: int = 10_000) -> list[EventWaitInfo]:
-        query = {"limit": names.count(limit, "limit", maximum=100_000)}
-        return await self._http.get("/waits", list[EventWaitInfo], "waits", query=query)
+        most = names.count(limit, "limit", maximum=100_000)
+        pages = await self._http.pages("/waits", list[EventWaitInfo], "waits", most)
+        return [wait for page in pages for wait in page]
 
 
 class _Following:

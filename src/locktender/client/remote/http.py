@@ -59,6 +59,10 @@ class Unrepeatable(LocktenderError):
         self.error = error
 
 
+class PageEnd(msgspec.Struct, frozen=True):
+    next: str | None = None
+
+
 def path_of(*parts: str | int) -> str:
     """Each part quoted, so that a name cannot be another path."""
     return "".join(f"/{quote(str(part), safe='=*:@,')}" for part in parts)
@@ -96,6 +100,20 @@ class HttpServer:
         """The answer, or its member `field`, as `kind`."""
         return await self.call("GET", path, kind, field, query=query, again=True)
 
+    async def pages(self, path: str, kind: type[list[T]], field: str, limit: int) -> list[list[T]]:
+        """The pages of a list until it has `limit` entries. One may be empty, and others follow."""
+        found: list[list[T]] = []
+        cursor: str | None = None
+        while limit > 0:
+            query = {"limit": limit, "cursor": cursor}
+            raw = await self._repeated("GET", path, query, None, {}, again=True)
+            found.append(self.read(raw, kind, field))
+            limit -= len(found[-1])
+            cursor = self.read(raw, PageEnd).next
+            if cursor is None:
+                break
+        return found
+
     async def call(
         self,
         method: str,
@@ -106,12 +124,13 @@ class HttpServer:
         query: Mapping[str, Any] | None = None,
         body: object = None,
         key: str | None = None,
+        trace: str | None = None,
         again: bool = False,
     ) -> T:
         """The answer of one request. `again`: twice is as once, so that it may be repeated; `key`: makes it so."""
-        raw = await self._repeated(
-            method, path, query, body, {} if key is None else {"idempotency-key": key}, again=again
-        )
+        given = {"idempotency-key": key, "traceparent": trace}
+        headers = {name: value for name, value in given.items() if value is not None}
+        raw = await self._repeated(method, path, query, body, headers, again=again)
         return self.read(raw, kind, field)
 
     async def do(self, method: str, path: str, *, body: object = None, again: bool = False) -> None:

@@ -154,8 +154,9 @@ class RemoteQueue(AsyncQueue):
         self._http = core.http
 
     async def list(self, limit: int = 100) -> list[QueueInfo]:
-        query = {"limit": names.count(limit, "limit", maximum=100_000)}
-        return await self._http.get("/queue", list[QueueInfo], "queue", query=query)
+        most = names.count(limit, "limit", maximum=100_000)
+        pages = await self._http.pages("/queue", list[QueueInfo], "queue", most)
+        return [entry for page in pages for entry in page]
 
     async def explained(self, limit: int = 100) -> ExplainedQueue:
         from locktender.client.explained import ExplainedQueue

@@ -11,6 +11,7 @@ whose answer depends on time (`timed`) is called for every candidate.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -18,6 +19,7 @@ from locktender.base.changes import Bucket
 from locktender.base.limits import PoolRule
 
 UNBOUNDED: Final = 1 << 62
+FEW: Final = 200
 Key = tuple[int, int, int, int]
 """Global order: priority, fair turn, age, id. Smaller goes first."""
 
@@ -171,6 +173,7 @@ class Lane(Generic[W]):
 
     __slots__ = (
         "_added",
+        "_counted",
         "bypassed",
         "clock",
         "entries",
@@ -205,6 +208,8 @@ class Lane(Generic[W]):
         self.entries: list[tuple[tuple[int, int], int, int, W]] = []
         """By rank and id; a number tells what was removed from what came back in the same place."""
         self._added = 0
+        self._counted: tuple[tuple[int, int], dict[tuple[tuple[int, int], int], int]] = ((0, 0), {})
+        """How often it changed, and what was counted since: one answer asks several times."""
         self.live: dict[int, W] = {}
         self.parked_at: Gate | None = None
         self.clock: WaitClock = NO_WAIT
@@ -253,6 +258,44 @@ class Lane(Generic[W]):
         waiter = heappop(self.entries)[3]
         self.discard(waiter)
         return waiter
+
+    def before(self, rank: tuple[int, int], number: int) -> int:
+        """How many of its waiters stand before this rank and id."""
+        changes = (self._added, len(self.live))
+        if self._counted[0] != changes:
+            self._counted = changes, {}
+        known, place = self._counted[1], (rank, number)
+        if place not in known:
+            known[place] = self._count(place)
+        return known[place]
+
+    def _count(self, own: tuple[Any, ...]) -> int:
+        # Mostly the first of a lane are asked about, and counted one by one; of others all are, in one call.
+        found = 0
+        for found, waiter in enumerate(self.in_order()):
+            if (waiter.rank, waiter.id) >= own:
+                return found
+            if found >= FEW:
+                break
+        else:
+            return len(self.live)
+        if len(self.entries) == len(self.live):
+            return sum(map(own.__gt__, self.entries))
+        return sum((each.rank, each.id) < own for each in self.live.values())
+
+    def in_order(self) -> Iterator[W]:
+        """Its waiters, the first first; each costs the same, however many wait behind it."""
+        entries, seen = self.entries, set[int]()
+        front = [(entries[0], 0)] if entries else []
+        while front:
+            entry, place = heappop(front)
+            waiter = entry[3]
+            here = self.live.get(waiter.id) is waiter and entry[0] == waiter.rank
+            if here and waiter.id not in seen:
+                seen.add(waiter.id)
+                yield waiter
+            for below in range(2 * place + 1, min(2 * place + 3, len(entries))):
+                heappush(front, (entries[below], below))
 
     @property
     def possible(self) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import NamedTuple
 
+from locktender.base.graph import Node
 from locktender.kernel.gates.protocol import Block, Gate
 
 
@@ -15,6 +17,16 @@ class Requirement(NamedTuple):
     step: str
     signature: str
     needs: tuple[tuple[str, str], ...]
+
+    @property
+    def name(self) -> str:
+        """As samples of its holders call it: the same in every term, short where it has many labels."""
+        return blake2b(repr(tuple(self)).encode(), digest_size=6).hexdigest()
+
+    @classmethod
+    def of(cls, spec: Node) -> Requirement:
+        needs = tuple(sorted(spec.needs.items()))
+        return cls(spec.executor, spec.step, spec.signature, needs)
 
 
 class WorkerGate(Gate):

@@ -250,6 +250,8 @@ class NoLoss(Rule):
         if not self.world.complete:
             return
         seq = self.world.last_seq
+        for number in sorted(self.world.asleep):
+            self.report_at(seq, f"run {number} is still waiting at the end.", run=number)
         for _, run in sorted(self.world.runs.items()):
             if run.state in ACTIVE or run.state == WAITING:
                 self.report_at(seq, f"run {run.id} is still {run.state} at the end.", run=run.id)

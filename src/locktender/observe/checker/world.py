@@ -4,7 +4,9 @@ A rule sees the state *before* the event it gets, and at the end of a leader's
 commit the state after it. A commit takes effect at once and its events are
 grouped by run, so limits across runs are checked at its end.
 
-A run that has ended with nothing open is forgotten between two pages of events.
+A run that has ended with nothing open is forgotten between two pages of events, and
+so are those that wait the longest, where very many do: they are rows, and may be so
+for years.
 If something of it happens later (a retry, or what must not happen), the caller
 reads its events again and restores it first: `forgotten`, `restore`.
 
@@ -48,6 +50,8 @@ DECIDED_AHEAD: Final = 5
 """Cycles a leader may decide while others are on their way to the store, until it has read what workers did."""
 MAX_GONE_WORKERS: Final = 10_000
 """Of workers that are gone the last so many are remembered."""
+MAX_WAITING_KEPT: Final = 20_000
+"""Waiting runs in memory, about 2 kB each."""
 
 
 class HistoryState(PlaceCounts):
@@ -64,12 +68,16 @@ class HistoryState(PlaceCounts):
         self.complete: bool = False
         """See `History.complete`; known at the end."""
         self.runs: dict[int, CheckedRun] = {}
-        """Without those that have ended and were forgotten."""
+        """Without those that were forgotten."""
         self._seen = SeenRuns()
         self._ended: set[int] = set()
-        """Runs that are to be forgotten."""
+        """Runs that may be forgotten: they have ended, or began to wait."""
+        self._waiting: dict[int, None] = {}
+        """Waiting runs, those that began to wait earlier before others; without those that were forgotten."""
+        self.asleep: set[int] = set()
+        """Waiting runs that were forgotten."""
         self._ending: set[int] = set()
-        """Runs that ended since the leader's last commit: rules still ask for their tasks."""
+        """Those of them since the leader's last commit: rules still ask for their tasks."""
         self.clock_events: list[Event] = []
         self.workers: dict[str, CheckedWorker] = {}
         """Without some that are gone."""
@@ -137,20 +145,32 @@ class HistoryState(PlaceCounts):
         kept: set[int] = set()
         for number in self._ended - self._ending:
             run = self.runs[number]
+            if run.state == WAITING:
+                self._waiting[number] = None
             if run.state not in RUN_ENDS:
-                continue  # retried
+                continue  # retried, or it waits
             if run.in_flight or (run.open and not run.was_held):
                 kept.add(number)  # a fault; what is left of it is reported at the end
             else:
-                # A run and its tasks name each other: as they are, they would stay until a collection of cycles.
-                run = self.runs.pop(number)
-                run.tasks.clear()
-                run.places.clear()
+                self._drop(number)
         self._ended = kept
+        while len(self._waiting) > MAX_WAITING_KEPT:
+            number = next(iter(self._waiting))
+            del self._waiting[number]
+            # What one keeps depends on limits of then, which its own events do not tell.
+            if not self.runs[number].keeps:
+                self.asleep.add(number)
+                self._drop(number)
         while len(self._gone) > MAX_GONE_WORKERS:
             worker = self._gone.popleft()
             if worker.gone and not worker.in_flight and self.workers.get(worker.id) is worker:
                 del self.workers[worker.id]
+
+    def _drop(self, number: int) -> None:
+        # A run and its tasks name each other: as they are, they would stay until a collection of cycles.
+        run = self.runs.pop(number)
+        run.tasks.clear()
+        run.places.clear()
 
     def forget_plans(self) -> None:
         self._plans.clear()
@@ -159,6 +179,7 @@ class HistoryState(PlaceCounts):
         """A forgotten run is known again."""
         self.runs[run.id] = run
         self._ended.add(run.id)
+        self.asleep.discard(run.id)
 
     def plan(self, digest: str) -> GraphPlan | None:
         plan = self._plans.get(digest)
@@ -180,6 +201,7 @@ class HistoryState(PlaceCounts):
             self._count_active(run, -1)
         if before == WAITING:
             self._count_waiting(run, -1)
+            self._waiting.pop(run.id, None)
         if after in (RunState.QUEUED, WAITING) and not was_executing:
             self._queue(event, run)
             run.lifted = False
@@ -193,7 +215,7 @@ class HistoryState(PlaceCounts):
             run.wake_at = event.data.get("wake_at", 0)
             self._count_waiting(run, 1)
         run.state = after
-        if after in RUN_ENDS:
+        if after in RUN_ENDS or after == WAITING:
             self._ending.add(run.id)
 
     def _queue(self, event: Event, run: CheckedRun) -> None:

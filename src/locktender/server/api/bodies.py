@@ -271,6 +271,14 @@ class LongQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields
     limit: Annotated[int, Meta(ge=1, le=100_000)] = 100
 
 
+class PagedQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """How much to list, and from where."""
+
+    limit: Annotated[int, Meta(ge=1, le=100_000)] = 100
+    cursor: str | UnsetType = UNSET
+    """`next` of the page before."""
+
+
 class EndedQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """For which runs to wait, and how long."""
 

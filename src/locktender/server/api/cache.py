@@ -50,11 +50,12 @@ ROUTES = (
         "GET", "/cache", "read", list_cache, "Cached results of steps", CachePage,
         query=CacheQuery, refuses=(404, 422),
     ),
-    ApiRoute(
-        "GET", "/cache/{key}", "read", get_cached, "A cached result with its value", CachedInfo, refuses=(404, 422)
-    ),
+    # Before the path that any key has: `Allow` is that of the first.
     ApiRoute(
         "POST", "/cache/clear", "operate", clear_cache, "Forget cached results", CacheCleared,
         202, ClearCacheBody, optional=True, refuses=(404, 413, 415, 422), example={"step": "fetch"},
+    ),
+    ApiRoute(
+        "GET", "/cache/{key}", "read", get_cached, "A cached result with its value", CachedInfo, refuses=(404, 422)
     ),
 )  # fmt: skip

@@ -8,17 +8,19 @@ import msgspec
 from msgspec import UNSET
 
 from locktender.base import names
-from locktender.base.events import SUBJECTS, Event
+from locktender.base.events import SUBJECTS, Event, unpack
 from locktender.client.history import (
     EventReaderInfo,
     EventToken,
+    FollowedEvent,
     Follower,
     HistoryEvent,
     check_room,
     keep_reader,
 )
-from locktender.server.api.bodies import EventsQuery, HistoryQuery, LongQuery, ReaderBody
-from locktender.server.api.reading import words
+from locktender.client.parts import MOST_EXAMINED, events_in_parts
+from locktender.server.api.bodies import EventsQuery, HistoryQuery, PagedQuery, ReaderBody
+from locktender.server.api.reading import cursor_numbers, words
 from locktender.server.api.routing import ApiCall, ApiRoute, Reply
 from locktender.server.api.streams import Changes, EventStream
 
@@ -37,6 +39,8 @@ class LatestEvents(msgspec.Struct, frozen=True):
     """The last changes, as they are stored; times in microseconds."""
 
     events: list[Event]
+    next: str | None = None
+    """`cursor` of those before, also where there are fewer than asked for; null: there are none."""
 
 
 class ReaderPage(msgspec.Struct, frozen=True):
@@ -59,14 +63,19 @@ async def follow_events(call: ApiCall) -> Any:
     )
     followers, principal = call.api.followers, call.principal
     place = await followers.begin(call.request.headers.get("last-event-id"))
-    return EventStream(
-        followers,
-        place,
-        lambda each: (
+
+    def wanted(each: FollowedEvent) -> bool:
+        return (
             principal.sees(each.tags)
             and (run is None or each.event.run_id == run)
             and (subjects is None or each.event.subject in subjects)
-        ),
+        )
+
+    everything = run is None and subjects is None and not principal.tags
+    return EventStream(
+        followers,
+        place,
+        None if everything else wanted,
         lambda: call.api.access.until_ended(call.request),
     )
 
@@ -82,9 +91,26 @@ async def read_history(call: ApiCall) -> Reply:
 
 
 async def list_latest_events(call: ApiCall) -> Reply:
-    query: LongQuery = call.query
-    found = await call.client.events.latest(query.limit)
-    return Reply(LatestEvents(await _mine(call, found) if call.principal.tags else found))
+    query: PagedQuery = call.query
+    place = cursor_numbers(query.cursor, 1)
+    rows, last = await events_in_parts(
+        call.core,
+        call.principal.tags,
+        query.limit,
+        None if place is None else place[0],
+        MOST_EXAMINED,
+    )
+    # A row has at least one, and a page whole rows.
+    shown: list[list[Event]] = []
+    left = query.limit
+    for row in rows:
+        shown.append(unpack(row))
+        left -= len(shown[-1])
+        if left <= 0:
+            last = row.seq
+            break
+    events = [event for each in reversed(shown) for event in each]
+    return Reply(LatestEvents(events[-query.limit :], None if last is None else str(last)))
 
 
 async def _mine(call: ApiCall, events: list[Any]) -> list[Any]:
@@ -126,7 +152,7 @@ ROUTES = (
     ),
     ApiRoute(
         "GET", "/events/latest", "read", list_latest_events, "The last changes of state", LatestEvents,
-        query=LongQuery, refuses=(422,), tenant="own",
+        query=PagedQuery, refuses=(422,), tenant="own",
     ),
     ApiRoute("GET", "/event-readers", "read", list_readers, "Named readers of the history", ReaderPage),
     ApiRoute(

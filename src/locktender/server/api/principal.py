@@ -43,11 +43,13 @@ class Principal:
     """Only runs with all of these tags are theirs; none: every run."""
     by: Literal["loopback", "bearer", "cookie"] = "loopback"
     """How the request says who it is. A browser sends a cookie by itself."""
+    token: str | None = None
+    """Its id. Names are given again when a token is revoked, ids are not."""
 
     @property
     def owner(self) -> str:
-        """Whose an Idempotency-Key is: a token with the same name and tags has the same keys."""
-        return "\0".join([self.name, *(f"{key}={value}" for key, value in self.tags.items())])
+        """Whose an Idempotency-Key is."""
+        return self.name if self.token is None else f"token\0{self.token}"
 
     def sees(self, tags: Mapping[str, str]) -> bool:
         """Whether a run with these tags is theirs."""

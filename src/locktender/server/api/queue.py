@@ -5,18 +5,20 @@ from __future__ import annotations
 import msgspec
 
 from locktender.client.explained import ExplainedQueue
-from locktender.client.views import QueueInfo, Requested
-from locktender.server.api.bodies import CancelQueuedBody, LongQuery, PriorityRunsBody
+from locktender.client.parts import MOST_EXAMINED, queue_in_parts
+from locktender.client.views import QueueInfo, Requested, RunInfo
+from locktender.server.api.bodies import CancelQueuedBody, LongQuery, PagedQuery, PriorityRunsBody
+from locktender.server.api.reading import cursor_numbers, cursor_of
 from locktender.server.api.routing import ApiCall, ApiRoute, Reply
 from locktender.server.api.runs import checked_reason, either, say_which
-
-MOST_QUEUE_READ = 20_000
 
 
 class QueuePage(msgspec.Struct, frozen=True):
     """Queued runs in the order in which they start."""
 
     queue: list[QueueInfo]
+    next: str | None
+    """`cursor` of the next page, also where this one is not full; null: this is the last."""
 
 
 async def explain_queue(call: ApiCall) -> Reply:
@@ -25,11 +27,14 @@ async def explain_queue(call: ApiCall) -> Reply:
 
 
 async def list_queue(call: ApiCall) -> Reply:
-    query: LongQuery = call.query
+    query: PagedQuery = call.query
+    after = cursor_numbers(query.cursor, 2)
     # Positions are those among all runs; a tenant's own may stand far behind.
-    most = max(MOST_QUEUE_READ, query.limit) if call.principal.tags else query.limit
-    found = call.shown(await call.client.queue.list(most), lambda entry: entry.run.tags)
-    return Reply(QueuePage(found[: query.limit]))
+    found, place = await queue_in_parts(
+        call.core, call.principal.tags, query.limit, after, MOST_EXAMINED
+    )
+    shown = [QueueInfo(entry.position, RunInfo.of(entry.run)) for entry in found]
+    return Reply(QueuePage(shown, cursor_of(place)))
 
 
 async def cancel_queued(call: ApiCall) -> Reply:
@@ -62,7 +67,7 @@ async def set_priorities(call: ApiCall) -> Reply:
 ROUTES = (
     ApiRoute(
         "GET", "/queue", "read", list_queue, "Queued runs in the order in which they start", QueuePage,
-        query=LongQuery, refuses=(422,), tenant="own",
+        query=PagedQuery, refuses=(422,), tenant="own",
     ),
     ApiRoute(
         "GET", "/queue/why", "read", explain_queue, "Queued runs, each with what it waits for", ExplainedQueue,

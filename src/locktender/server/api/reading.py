@@ -12,10 +12,11 @@ import math
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar, cast, get_args, get_origin
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from starlette.requests import ClientDisconnect, Request
 
 from locktender.base.errors import InvalidInput, NotFound
@@ -193,6 +194,32 @@ def as_body(value: Any, kind: type[B]) -> B:
         raise _wrong_field(str(error), value, kind) from None
 
 
+def no_cursor(given: str) -> InvalidInput:
+    return InvalidInput(
+        "this is no cursor.",
+        field="cursor",
+        got=given,
+        hint="Give `next` of the page before, or leave it out.",
+    )
+
+
+def cursor_numbers(given: str | UnsetType, count: int) -> tuple[int, ...] | None:
+    """The numbers of a cursor, separated by dots; None: the list begins."""
+    if given is UNSET:
+        return None
+    parts = given.split(".")
+    if len(parts) != count or not all(_NUMBER.fullmatch(each) for each in parts):
+        raise no_cursor(given)
+    return tuple(int(each) for each in parts)
+
+
+def cursor_of(numbers: Iterable[int] | None) -> str | None:
+    return None if numbers is None else ".".join(str(each) for each in numbers)
+
+
+_NUMBER = re.compile(r"\d{1,18}")
+
+
 def as_query(request: Request, kind: type[B]) -> B:
     """The query string as the Struct that a route declares."""
     given: dict[str, str] = {}
@@ -237,6 +264,7 @@ def _wrong_field(message: str, value: Any, kind: Any) -> InvalidInput:
         return InvalidInput(
             f"there is no field {named[0]!r}{f' in {shown}' if shown else ''}.",
             field=f"{shown}.{named[0]}" if shown else named[0],
+            got=cast("dict[str, Any]", part).get(named[0]) if isinstance(part, dict) else None,
             hint=did_you_mean(named[0], known),
         )
     if said.startswith("Object missing required field"):

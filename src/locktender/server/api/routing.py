@@ -92,7 +92,14 @@ class ApiCall:
             run = await self.client.runs.get(run_id)
             info = await run.info()
         except NotFound as error:
-            raise missing if len(run_id.strip()) == ID_LENGTH else error from None
+            if len(run_id.strip()) != ID_LENGTH:
+                missing = NotFound(
+                    error.message,
+                    field="run",
+                    got=run_id,
+                    hint="GET /api/v1/runs?beginning=… finds runs by the beginning of their id.",
+                )
+            raise missing from None
         if not self.principal.sees(info.tags):
             raise missing
         return run, info
@@ -187,7 +194,7 @@ def endpoint(api: Api, route: ApiRoute) -> Callable[[Request], Awaitable[Respons
             api,
             request,
             principal,
-            api.core.acting(principal.name, only=principal.tags),
+            api.core.acting(principal.name, only=principal.tags, token=principal.token),
             as_query(request, route.query),
         )
         if route.body is not None:

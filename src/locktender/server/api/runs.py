@@ -9,11 +9,13 @@ from msgspec import UNSET
 
 from locktender.base import names
 from locktender.base.clock import SECOND
-from locktender.base.errors import InvalidInput, LocktenderError
+from locktender.base.errors import InvalidInput, LocktenderError, NotFound
 from locktender.base.ids import MAX_RUNS
 from locktender.base.states import TERMINAL_RUNS, RunState
+from locktender.client.bulk import filter_of
+from locktender.client.parts import MOST_EXAMINED, beginning_in_parts, runs_in_parts
 from locktender.client.run import AsyncRun
-from locktender.client.runs_async import checked_beginning, runs_beginning
+from locktender.client.runs_async import checked_beginning
 from locktender.client.submission import Submission
 from locktender.client.views import EndedRun, Requested, RunInfo
 from locktender.server.api.answers import Fault, fault_of
@@ -32,17 +34,16 @@ from locktender.server.api.bodies import (
     RunsQuery,
     WhichRuns,
 )
-from locktender.server.api.reading import pairs, words
+from locktender.server.api.reading import no_cursor, pairs, words
 from locktender.server.api.routing import ApiCall, ApiRoute, Reply, conflict
 from locktender.server.api.streams import while_asked
-from locktender.server.api.submitting import IdempotencyKey
+from locktender.server.api.submitting import IdempotencyKey, in_trace
 from locktender.server.api.tenancy import own_key
 
 RUNS = "/api/v1/runs"
-MOST_BEGINNING = 1_000
-"""Runs that are looked through for those of one principal."""
-KEY_HEADER = {
-    "Idempotency-Key": "A repetition with the same key and body gives the same run, and submits none."
+SUBMIT_HEADERS = {
+    "Idempotency-Key": "A repetition with the same key and body gives the same run, and submits none.",
+    "traceparent": "W3C Trace Context: the spans of the run's steps belong to this trace.",
 }
 _OPTIONS = tuple(name for name in RunCall.__struct_fields__ if name != "args")
 Did = Literal["created", "attached", "skipped", "submitted", "repeated"]
@@ -76,7 +77,7 @@ class RunPage(msgspec.Struct, frozen=True):
 
     runs: list[RunInfo]
     next: str | None
-    """`cursor` of the next page; null: this is the last."""
+    """`cursor` of the next page, also where this one is not full; null: this is the last."""
 
 
 class RunIds(msgspec.Struct, frozen=True):
@@ -102,7 +103,7 @@ async def submit_run(call: ApiCall) -> Reply:
     groups, key = call.api.groups, _idempotency(call)
     if key is not None and (run := await key.earlier(call.core)) is not None:
         return accepted(run, "repeated")
-    prepared = await groups.prepare(body.flow, [_submission(call, body)])
+    prepared = in_trace(await groups.prepare(body.flow, [_submission(call, body)]), call.request)
     if key is not None:
         prepared = key.given_to(prepared)
     return accepted(await groups.submit(prepared[0], key))
@@ -113,7 +114,7 @@ async def submit_runs(call: ApiCall) -> Reply:
     key = _idempotency(call)
     earlier = None if key is None else await key.earlier(call.core)
     calls = [_submission(call, each) for each in body.runs]
-    prepared = await call.api.groups.prepare(body.flow, calls)
+    prepared = in_trace(await call.api.groups.prepare(body.flow, calls), call.request)
     if key is not None:
         prepared = key.given_to(prepared)
         await call.api.groups.claim(key)
@@ -164,18 +165,34 @@ async def list_runs(call: ApiCall) -> Reply:
     tags = None if query.tags is UNSET else pairs(query.tags, "tags")
     status = None if query.status is UNSET else words(query.status, "status", RunState)
     flow = None if query.flow is UNSET else query.flow
-    found = await call.client.runs.list(status, call.only(tags), flow, query.limit + 1, before)
-    page = found[: query.limit]
-    # A submission that is no run has no number: behind a page of those there is none.
-    more = len(found) > len(page) and page[-1].number
-    following = str(page[-1].number) if more else None
-    return Reply(RunPage(call.shown(page, lambda run: run.tags), following))
+    where = filter_of(status, call.only(tags), flow, query.limit + 1)
+    found, place = await runs_in_parts(
+        call.core, msgspec.structs.replace(where, before=before), MOST_EXAMINED
+    )
+    page = [RunInfo.of(row) for row in found[: query.limit]]
+    if len(found) > len(page):
+        # A submission that is no run has no number: behind a page of those there is none.
+        place = page[-1].number
+    shown = call.shown(page, lambda run: run.tags)
+    return Reply(RunPage(shown, str(place) if place else None))
 
 
 async def _beginning(call: ApiCall, text: str, limit: int) -> Reply:
-    beginning = checked_beginning(text)
-    found = await runs_beginning(call.core, beginning, MOST_BEGINNING)
-    return Reply(RunPage(call.shown(found, lambda run: run.tags)[:limit], None))
+    try:
+        beginning = checked_beginning(text)
+    except NotFound as error:
+        raise InvalidInput(error.message, field="beginning", got=text) from None
+    found, place = await beginning_in_parts(
+        call.core, beginning, call.principal.tags, limit, MOST_EXAMINED
+    )
+    if place is not None and len(found) < limit:
+        raise InvalidInput(
+            f"more runs than are looked through begin with {beginning!r}.",
+            field="beginning",
+            got=text,
+            hint="Give more characters of the id.",
+        )
+    return Reply(RunPage([RunInfo.of(row) for row in found], None))
 
 
 async def count_runs(call: ApiCall) -> Reply:
@@ -205,12 +222,7 @@ async def wait_for_runs(call: ApiCall) -> Reply:
 
 def _page_number(cursor: str) -> int:
     if not cursor.isascii() or not cursor.isdecimal() or not 0 < int(cursor[:20]) <= MAX_RUNS:
-        raise InvalidInput(
-            "this is no cursor.",
-            field="cursor",
-            got=cursor,
-            hint="Give `next` of the page before, or leave it out.",
-        )
+        raise no_cursor(cursor)
     return int(cursor)
 
 
@@ -354,13 +366,13 @@ def say_which() -> InvalidInput:
 ROUTES = (
     ApiRoute(
         "POST", "/runs", "submit", submit_run, "Submit a run of a flow by its name", SubmittedRun,
-        202, RunBody, refuses=(404, 409, 413, 415, 422, 429), headers=KEY_HEADER,
+        202, RunBody, refuses=(404, 409, 413, 415, 422, 429), headers=SUBMIT_HEADERS,
         example={"flow": "build", "args": {"names": ["a", "b"]}, "tags": {"tenant": "acme"}, "priority": 5},
         tenant="own",
     ),
     ApiRoute(
         "POST", "/runs/batch", "submit", submit_runs, "Submit many runs of a flow", SubmittedRuns,
-        202, RunsBody, refuses=(404, 409, 413, 415, 422, 429), headers=KEY_HEADER,
+        202, RunsBody, refuses=(404, 409, 413, 415, 422, 429), headers=SUBMIT_HEADERS,
         example={"flow": "build", "runs": [{"args": {"names": ["a"]}}, {"args": {"names": ["b"]}, "key": "b"}]},
         tenant="own",
     ),

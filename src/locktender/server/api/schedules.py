@@ -6,21 +6,21 @@ import msgspec
 
 from locktender.base import names
 from locktender.base.errors import NotFound
-from locktender.base.ids import run_of
 from locktender.client.mailing import EventWaitInfo
+from locktender.client.parts import MOST_EXAMINED, waits_in_parts
 from locktender.client.schedules import ScheduleChangeInfo, ScheduleInfo
 from locktender.server.api.bodies import (
     AnswerBody,
     EventBody,
     LongQuery,
+    PagedQuery,
     ScheduleBody,
     TopicBody,
 )
+from locktender.server.api.reading import cursor_numbers, cursor_of
 from locktender.server.api.routing import ApiCall, ApiRoute, Reply
 from locktender.server.api.runs import SubmittedRun, accepted
 from locktender.server.api.settings import Removed
-
-MOST_WAITS_READ = 20_000
 
 
 class SchedulePage(msgspec.Struct, frozen=True):
@@ -39,6 +39,8 @@ class WaitPage(msgspec.Struct, frozen=True):
     """Who waits for which event; the first that times out first."""
 
     waits: list[EventWaitInfo]
+    next: str | None = None
+    """`cursor` of the next page, also where this one is not full; null: this is the last."""
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -117,13 +119,12 @@ def _name(call: ApiCall) -> str:
 
 
 async def list_waits(call: ApiCall) -> Reply:
-    query: LongQuery = call.query
-    most = MOST_WAITS_READ if call.principal.tags else query.limit
-    found = await call.client.events.waiting(limit=most)
-    if call.principal.tags:
-        tags = await call.tags_of({run_of(each.task) for each in found})
-        found = call.shown(found, lambda each: tags.get(run_of(each.task), {}))
-    return Reply(WaitPage(found[: query.limit]))
+    query: PagedQuery = call.query
+    after = cursor_numbers(query.cursor, 2)
+    found, place = await waits_in_parts(
+        call.core, call.principal.tags, query.limit, after, MOST_EXAMINED
+    )
+    return Reply(WaitPage([EventWaitInfo.of(row) for row in found], cursor_of(place)))
 
 
 async def list_run_waits(call: ApiCall) -> Reply:
@@ -196,7 +197,7 @@ ROUTES = (
     ),
     ApiRoute(
         "GET", "/waits", "read", list_waits, "The inbox: who waits for which event", WaitPage,
-        query=LongQuery, refuses=(422,),
+        query=PagedQuery, refuses=(422,),
         tenant="own",
     ),
     ApiRoute(

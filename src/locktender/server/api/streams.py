@@ -38,6 +38,7 @@ SEND_SECONDS = 10.0
 """A client that does not read for so long is cut off."""
 MOST_PAGES_KEPT = 64
 BUSY_RETRY_SECONDS = 5
+RESET = b"event: reset\ndata: {}\n\n"
 Page = tuple[str, list[FollowedEvent]]
 
 
@@ -55,6 +56,8 @@ class Followers:
         self._pages: OrderedDict[str, Page] = OrderedDict()
         """Place → what comes next, of the last reads."""
         self._reads: dict[str, asyncio.Task[Page]] = {}
+        self._frame: tuple[Page, bytes] | None = None
+        """The last page as those get it who want everything: it is encoded once for all."""
         self._tip: str | None = None
         """Where a read waits for what comes next."""
         self.streams = 0
@@ -107,6 +110,12 @@ class Followers:
         await asyncio.wait({read})
         return read.result()
 
+    def frame(self, page: Page) -> bytes:
+        """A whole page as one message."""
+        if self._frame is None or self._frame[0] is not page:
+            self._frame = page, frame_of(page[0], [each.event for each in page[1]])
+        return self._frame[1]
+
     async def close(self) -> None:
         self.closing.set()
         await end_tasks([*self._reads.values()])
@@ -135,6 +144,14 @@ class Followers:
             self._pages.popitem(last=False)
 
 
+def frame_of(place: str, events: list[HistoryEvent]) -> bytes:
+    """One message; a comment where there is nothing to say."""
+    if not events:
+        return f"id: {place}\n: quiet\n\n".encode()
+    data = msgspec.json.encode(Changes(events))
+    return b"id: %s\nevent: changes\ndata: %s\n\n" % (place.encode(), data)
+
+
 class EventStream(Response):
     """Sends what `followers` read until the client goes, the server ends, or the lifetime is over."""
 
@@ -144,10 +161,10 @@ class EventStream(Response):
         self,
         followers: Followers,
         place: str,
-        wanted: Callable[[FollowedEvent], bool],
+        wanted: Callable[[FollowedEvent], bool] | None,
         ended: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
-        """`ended` returns when whoever follows may not any more."""
+        """`wanted`: None for everything. `ended` returns when whoever follows may not any more."""
         super().__init__(headers={**HEADERS, "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._followers = followers
@@ -189,23 +206,25 @@ class EventStream(Response):
             )
             if not self._place:
                 self._place = await self._followers.begin(None)
-                await self._send(send, "event: reset\ndata: {}\n")
-            await self._send(send, f"retry: 2000\nid: {self._place}\n")
+                await self._send(send, RESET)
+            await self._send(send, f"retry: 2000\nid: {self._place}\n\n".encode())
             while True:
-                self._place, events = await self._followers.next(self._place)
-                wanted = [each.event for each in events if self._wanted(each)]
-                data = msgspec.json.encode(Changes(wanted)).decode()
-                said = f"event: changes\ndata: {data}\n" if wanted else ": quiet\n"
-                await self._send(send, f"id: {self._place}\n{said}")
+                page = await self._followers.next(self._place)
+                self._place = page[0]
+                if self._wanted is None:
+                    frame = self._followers.frame(page)
+                else:
+                    found = [each.event for each in page[1] if self._wanted(each)]
+                    frame = frame_of(self._place, found)
+                await self._send(send, frame)
         except (TimeoutError, OSError):
             return  # it does not read
         except HistoryReplaced:
-            await self._send(send, "event: reset\ndata: {}\n")
+            await self._send(send, RESET)
         except LocktenderError as error:
             log.warning("failed to follow the history: %s", error)
 
-    async def _send(self, send: Send, block: str) -> None:
-        body = f"{block}\n".encode()
+    async def _send(self, send: Send, body: bytes) -> None:
         await _bounded(send({"type": "http.response.body", "body": body, "more_body": True}))
 
 

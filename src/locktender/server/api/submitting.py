@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+from starlette.requests import Request
 
 from locktender.base.announced import AnnouncedFlow
 from locktender.base.errors import InvalidInput
@@ -25,6 +26,7 @@ from locktender.client.runs_async import runs_beginning
 from locktender.client.submission import Submission
 from locktender.client.submit import Prepared, Preparing
 from locktender.client.tokens import claim_keys
+from locktender.observe.tracing import valid_parent
 from locktender.server.api.answers import Malformed, StateConflict
 
 MOST_TOGETHER = 1_000
@@ -39,6 +41,17 @@ TIMED_CHARACTERS = 20
 _SPELLED = re.compile(r"[0-9a-hjkmnp-tv-z]{26}")
 _sorted = msgspec.json.Encoder(order="deterministic").encode
 Answered = AsyncRun[Any] | Refusal
+
+
+def in_trace(prepared: list[Prepared], request: Request) -> list[Prepared]:
+    """In the trace of the caller, unless this server's own tracing goes on with it."""
+    parent = valid_parent(request.headers.get("traceparent", ""))
+    return [
+        each
+        if parent is None or each.run.trace is not None
+        else msgspec.structs.replace(each, run=msgspec.structs.replace(each.run, trace=parent))
+        for each in prepared
+    ]
 
 
 class SubmitGroups:

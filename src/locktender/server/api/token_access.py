@@ -21,7 +21,7 @@ from starlette.types import Scope as AsgiScope
 
 from locktender.base.background import end_tasks
 from locktender.base.clock import SECOND
-from locktender.base.errors import StoreError
+from locktender.base.errors import LocktenderError, StoreError
 from locktender.base.tokens import TokenRow, implied, matches, token_parts
 from locktender.client.core import Core
 from locktender.client.tokens import end_session, note_use, open_session, read_tokens
@@ -47,6 +47,7 @@ SESSION_SECONDS = 12 * 3_600
 FOUND = "locktender.principal"
 OPEN_PATHS = frozenset({"/health", "/ready"})
 """Answered without looking at tokens, also when the store is away."""
+Sent = Literal["bearer", "cookie"]
 MAKE_ONE = "Make one: locktender tokens create NAME --scope read"
 
 
@@ -69,6 +70,9 @@ class TokenAccess:
         self._reads: dict[str, asyncio.Task[Kept]] = {}
         self._used: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._followed: dict[tuple[str, Sent], set[asyncio.Future[None]]] = {}
+        """What came with requests whose answers last, and who waits for its end."""
+        self._watch: asyncio.Task[None] | None = None
 
     async def resolve(self, request: Request) -> None:
         """Finds out who asks, for `identify`."""
@@ -102,15 +106,37 @@ class TokenAccess:
         check_csrf(request, self.csrf(request), csrf)
 
     async def until_ended(self, request: Request) -> None:
-        """Returns when the token of a request is revoked or has expired."""
-        while True:
+        """Returns when the token of a request has no rights any more. One timer and one read serve all."""
+        text, by = self._sent(request)
+        ended = asyncio.get_running_loop().create_future()
+        self._followed.setdefault((text, by), set()).add(ended)
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.create_task(self._watch_tokens())
+        try:
+            await ended
+        finally:
+            self._followed[text, by].discard(ended)
+            if not self._followed[text, by]:
+                del self._followed[text, by]
+
+    async def _watch_tokens(self) -> None:
+        while self._followed:
             await asyncio.sleep(KEPT_SECONDS)
+            ids = {parts[0] for text, _ in self._followed if (parts := token_parts(text))}
             try:
-                await self._find(request)
-            except (Unauthorized, Forbidden):
-                return
-            except (StoreError, TimeoutError):
+                at = _now()
+                kept = Kept(await read_tokens(self._core, [*ids]), at)
+            except (LocktenderError, TimeoutError):
                 continue  # it is asked again
+            for (text, by), waiting in [*self._followed.items()]:
+                try:
+                    row = self._judged(text, kept, session=by == "cookie")
+                except Unauthorized:
+                    for each in waiting:
+                        if not each.done():
+                            each.set_result(None)
+                else:
+                    self._note(row, at)
 
     async def log_in(self, token: str) -> str:
         """The cookie of a new session. Raises `Unauthorized`."""
@@ -124,12 +150,21 @@ class TokenAccess:
             self._kept.pop(parts[0], None)
 
     async def close(self) -> None:
-        await end_tasks([*self._tasks, *self._reads.values()])
+        watch = [] if self._watch is None else [self._watch]
+        await end_tasks([*self._tasks, *self._reads.values(), *watch])
 
     async def _find(self, request: Request) -> Principal:
         host = request.headers.get("host", "")
         if self._hosts and hostname(host) not in self._hosts:
             raise Forbidden("this server does not answer by this name.", field="host", got=host)
+        text, by = self._sent(request)
+        row, used = await self._valid(text, session=by == "cookie")
+        self._note(row, used)
+        scopes = cast("frozenset[Scope]", frozenset({"public", *implied(row.rights.scopes)}))
+        return Principal(row.name, scopes, row.rights.tags, by, row.id)
+
+    def _sent(self, request: Request) -> tuple[str, Sent]:
+        """The token or the cookie of a request. Raises `Unauthorized`."""
         given = request.headers.get("authorization")
         if given is not None:
             kind, _, text = given.partition(" ")
@@ -140,17 +175,11 @@ class TokenAccess:
                     got=kind[:20],
                     hint="Authorization: Bearer lt_…",
                 )
-            return await self._principal(text.strip(), "bearer")
+            return text.strip(), "bearer"
         cookie = request.cookies.get(cookie_name(request))
         if cookie is None:
             raise NoToken("this needs a token.", field="authorization", hint=MAKE_ONE)
-        return await self._principal(cookie, "cookie")
-
-    async def _principal(self, text: str, by: Literal["bearer", "cookie"]) -> Principal:
-        row, used = await self._valid(text, session=by == "cookie")
-        self._note(row, used)
-        scopes = cast("frozenset[Scope]", frozenset({"public", *implied(row.rights.scopes)}))
-        return Principal(row.name, scopes, row.rights.tags, by)
+        return cookie, "cookie"
 
     async def _valid(self, text: str, *, session: bool) -> tuple[TokenRow, float]:
         """The token that the text stands for, itself or through a session; and when it was read."""
@@ -158,6 +187,11 @@ class TokenAccess:
         if parts is None:
             raise Unauthorized("this is no token.", field="authorization", hint="lt_ID_SECRET")
         kept = await self._read(parts[0])
+        return self._judged(text, kept, session=session), kept.at
+
+    def _judged(self, text: str, kept: Kept, *, session: bool) -> TokenRow:
+        """The token, if what the store said of it makes it valid now. Raises `Unauthorized`."""
+        parts = token_parts(text) or ("", "")
         row = kept.rows.get(parts[0])
         if not matches(row, parts[1]) or row is None or (row.parent is not None) != session:
             raise Unauthorized("this token is not known.", field="authorization", hint=MAKE_ONE)
@@ -169,7 +203,7 @@ class TokenAccess:
                 what = "session" if session and each is row else "token"
                 said = "was revoked" if state == "revoked" else "has expired"
                 raise Unauthorized(f"this {what} {said}.", field="authorization", hint=MAKE_ONE)
-        return cast("TokenRow", owner), kept.at
+        return cast("TokenRow", owner)
 
     async def _read(self, token: str) -> Kept:
         kept = self._kept.get(token)

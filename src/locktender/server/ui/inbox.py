@@ -12,6 +12,7 @@ from starlette.responses import Response
 from locktender.base.errors import InvalidInput
 from locktender.base.model import RunRow
 from locktender.client.mailing import EventWaitInfo
+from locktender.client.parts import MOST_EXAMINED, waits_in_parts
 from locktender.client.run import AsyncRun
 from locktender.server.api.reading import number
 from locktender.server.ui.pages import Dialog, Done, UiRoute, View
@@ -49,16 +50,12 @@ def arguments_text(params: bytes) -> str:
 
 async def show_inbox(view: View) -> Response:
     event = view.query("event")
-    found = await view.client.events.waiting(limit=WAITS_READ)
+    rows, place = await waits_in_parts(
+        view.core, view.principal.tags, WAITS_READ, None, MOST_EXAMINED
+    )
+    found = [EventWaitInfo.of(row) for row in rows]
     names = sorted({each.event for each in found})
     mine = [each for each in found if not event or each.event == event]
-    if view.principal.tags:
-        seen: dict[str, bool] = {}
-        for run in {each.run for each in mine}:
-            info = await (await view.client.runs.get(run)).info()
-            seen[run] = view.principal.sees(info.tags)
-        mine = [each for each in mine if seen[each.run]]
-        names = sorted({each.event for each in mine})
     shown = mine[:WAITS_SHOWN]
     return await view.page(
         "inbox.html",
@@ -67,7 +64,7 @@ async def show_inbox(view: View) -> Response:
             each: AboutRun.of(await view.core.row(each)) for each in {wait.run for wait in shown}
         },
         more=len(mine) - WAITS_SHOWN,
-        cut=len(found) == WAITS_READ,
+        cut=place is not None,
         names=names[:20],
         event=event,
     )

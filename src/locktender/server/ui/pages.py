@@ -297,7 +297,7 @@ def ui_endpoint(api: Api, route: UiRoute, readings: SharedReadings) -> Endpoint:
                 api,
                 request,
                 principal,
-                api.core.acting(principal.name, only=principal.tags),
+                api.core.acting(principal.name, only=principal.tags, token=principal.token),
                 readings,
             )
             principal.check(route.scope)

@@ -9,10 +9,11 @@ from starlette.responses import Response
 
 from locktender.base.errors import InvalidInput
 from locktender.base.ids import MAX_RUNS
+from locktender.client.parts import MOST_EXAMINED, queue_in_parts
 from locktender.client.run_details import nodes_of
 from locktender.client.views import RunInfo, instant
 from locktender.observe.answer import Why
-from locktender.observe.rebuilt import places, queue_in_order
+from locktender.observe.rebuilt import places
 from locktender.observe.why_queued import queued_whys
 from locktender.server.api.routing import ApiCall, conflict
 from locktender.server.ui.pages import Dialog, Done, FormField, UiRoute, View
@@ -20,8 +21,6 @@ from locktender.server.ui.words import address
 from locktender.store.protocol import QueueEntry, QueuePlace, Store
 
 PAGE = 50
-MOST_SCANNED = 2_000
-"""Entries that are read for somebody who sees only their own runs."""
 MOST_STEPS = 4
 
 
@@ -42,15 +41,14 @@ class QueuedRow(msgspec.Struct, frozen=True):
 async def show_queue(view: View) -> Response:
     after = _place(view)
     store = view.core.store
-    entries, more = await _page(view, store, after)
+    entries, last = await _page(view, after)
     whys, _ = await queued_whys(store, entries, quick=True)
     numbers = [entry.run.seq for entry in entries]
     rows = await _rows(store, entries, view.hidden(zip(numbers, whys, strict=False)))
     opened, (limits, _) = await store.open_runs(), await store.limits()
     following = ""
-    if more and entries:
-        last = entries[-1]
-        following = address("/queue", after=last.run.seq, position=last.position)
+    if last is not None:
+        following = address("/queue", after=last.run, position=last.position)
     return await view.page(
         "queue.html",
         rows=rows,
@@ -75,15 +73,14 @@ def _place(view: View) -> QueuePlace | None:
     return QueuePlace(int(run), int(position[:18]))
 
 
-async def _page(
-    view: View, store: Store, after: QueuePlace | None
-) -> tuple[list[QueueEntry], bool]:
-    """The entries of one page, and whether more follow."""
-    own = view.principal.tags
-    found = await queue_in_order(store, MOST_SCANNED if own else PAGE + 1, after)
-    if own:
-        found = [each for each in found if view.principal.sees(each.run.tags)]
-    return found[:PAGE], len(found) > PAGE
+async def _page(view: View, after: QueuePlace | None) -> tuple[list[QueueEntry], QueuePlace | None]:
+    """The entries of one page, and where the next one begins."""
+    found, place = await queue_in_parts(
+        view.core, view.principal.tags, PAGE + 1, after, MOST_EXAMINED
+    )
+    if len(found) > PAGE:
+        place = QueuePlace(found[PAGE - 1].run.seq, found[PAGE - 1].position)
+    return found[:PAGE], place
 
 
 async def _places(view: View, entries: list[QueueEntry]) -> int:

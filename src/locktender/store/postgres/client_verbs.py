@@ -38,7 +38,7 @@ from locktender.store.key_lines import bounded_keys, lines_of, starts_of, thrott
 from locktender.store.lanes import lane_name
 from locktender.store.limit_rows import check, judge_limit
 from locktender.store.postgres.composed_sql import Parts, columns
-from locktender.store.postgres.quick_submit import remember_lanes, submit_quickly
+from locktender.store.postgres.quick_submit import remember_lanes, submit_in_line, submit_quickly
 from locktender.store.postgres.server_clock import ServerClock
 from locktender.store.postgres.session import SUBMITTERS, PostgresSession, Row, limit_rows, pairs
 from locktender.store.protocol import SetLimit, Submit, Submitted
@@ -80,6 +80,8 @@ async def submit_all(
     crowded = tx.known.crowded > 0
     if crowded:
         tx.known.crowded -= 1
+        if (quick := await submit_in_line(tx, submits, clock)) is not None:
+            return [*quick]
     elif (quick := await submit_quickly(tx, submits, clock)) is not None:
         return [*quick]
     elif not (large or bounded):
@@ -91,10 +93,10 @@ async def submit_all(
             if await _write_at_once(tx, admission, submits, lanes):
                 return answers
             # Among many submitters most tries without the lock are wasted: the lock is first come, first served.
-            tx.known.crowded, crowded = CROWDED, True
+            tx.known.crowded = CROWDED
+            if (quick := await submit_in_line(tx, submits, clock)) is not None:
+                return [*quick]
     async with tx.transaction("begin_alone"):
-        if crowded and (quick := await submit_quickly(tx, submits, clock)) is not None:
-            return [*quick]
         admission, answers, lanes = await _look(tx, submits)
         if admission.new:
             await _write(tx, admission, submits, lanes)
@@ -282,6 +284,7 @@ async def lanes_for(
     missing = sorted(set(signatures) - found.keys())
     if missing and known is None:
         found |= pairs(await tx.all("lanes_by_signature", missing))
+        remember_lanes(tx, found)
         missing = sorted(set(missing) - found.keys())
     if missing:
         # Sorted, so that two submitters that create the same lanes cannot deadlock.

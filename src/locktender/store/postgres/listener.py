@@ -17,8 +17,9 @@ waits for the end of a run looks: there were too many to name.
 
 An acceptance names its worker (`ORIGIN accept WORKER`): the leader mostly reads it later,
 with the ends that follow. A submission of a few runs names the first and the last
-(`ORIGIN submit RUN RUN`): the leader reads those rows, and the history later. A submission inside an
-application's transaction comes from the function that stores it: `application outbox`.
+(`ORIGIN submit RUN RUN`): the leader reads those rows, and the history later. The same for
+an event to a run: `ORIGIN mail RUN NUMBER`. A submission inside an application's transaction
+comes from the function that stores it: `application outbox`.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ OFFER = "offer"
 ACCEPT = "accept"
 SUBMIT = "submit"
 OUTBOX = "outbox"
+MAIL = "mail"
 EVERYBODY = "*"
 ENDED = "!"
 
@@ -194,6 +196,7 @@ class _Changes:
         self._look = True
         self._accepted_by: set[str] = set()
         self._queued: list[int] = []
+        self._mailed: list[tuple[int, int]] = []
         self._outbox = False
         self._filled = asyncio.Event()
         self._filled.set()  # the first time there may be some already
@@ -222,6 +225,18 @@ class _Changes:
         else:
             self.look()
 
+    def mailed(self, words: list[str]) -> None:
+        try:
+            run, number = map(_number, words)
+        except ValueError:
+            self.look()  # of a topic
+            return
+        if len(self._mailed) < MAX_QUEUED_RUNS:
+            self._mailed.append((run, number))
+            self._filled.set()
+        else:
+            self.look()
+
     async def take(self, timeout_seconds: float) -> ChangeNotice:
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -229,11 +244,16 @@ class _Changes:
         except TimeoutError:
             self._look = True
         found = ChangeNotice(
-            self._look, frozenset(self._accepted_by), tuple(self._queued), self._outbox
+            self._look,
+            frozenset(self._accepted_by),
+            tuple(self._queued),
+            tuple(self._mailed),
+            self._outbox,
         )
         self._look = self._outbox = False
         self._accepted_by.clear()
         self._queued.clear()
+        self._mailed.clear()
         self._filled.clear()
         return found
 
@@ -388,6 +408,8 @@ class Listener:
             self._changes.accepted(words[0])
         elif verb == SUBMIT:
             self._changes.queued(words)
+        elif verb == MAIL:
+            self._changes.mailed(words)
         elif verb == OUTBOX:
             self._changes.outbox()
         else:

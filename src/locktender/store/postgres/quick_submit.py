@@ -5,7 +5,9 @@ writes: the limits are those that the lanes were chosen by, no id is stored, the
 reckoned here is right, and the runs fit under the ceiling of all. They are judged in the statement's snapshot,
 and `last_run` and `admissions` must still be as in that snapshot when their rows are updated: whoever was
 admitted meanwhile changed one of them. So it is as if the submitter had been alone. Where a condition fails
-nothing is written, and the other way decides. The statement counts the numbers of the runs from `last_run`.
+nothing is written, and the other way decides. Where many submit, the statement itself waits for their lock, in
+a function that reads all this behind it (`may_admit`): also one round trip, and while the lock is held nobody is
+waited for but the server and its disk. The statement counts the numbers of the runs from `last_run`.
 """
 
 from __future__ import annotations
@@ -39,6 +41,19 @@ async def submit_quickly(
     tx: PostgresSession, submits: Sequence[Submit], clock: ServerClock
 ) -> list[list[Submitted]] | None:
     """The answers; None where nothing was written."""
+    return await _submit(tx, submits, clock, in_line=False)
+
+
+async def submit_in_line(
+    tx: PostgresSession, submits: Sequence[Submit], clock: ServerClock
+) -> list[list[Submitted]] | None:
+    """The same behind the submitters' lock."""
+    return await _submit(tx, submits, clock, in_line=True)
+
+
+async def _submit(
+    tx: PostgresSession, submits: Sequence[Submit], clock: ServerClock, *, in_line: bool
+) -> list[list[Submitted]] | None:
     runs = [run for each in submits for run in each.runs]
     version, limits = tx.known.limits
     now = clock.reckoned()
@@ -61,15 +76,20 @@ async def submit_quickly(
         return None  # one of them is named twice
     parts = Parts()
     parts.add("now", alias="clock")
-    parts.add(
-        "quick_marks",
+    lock = tx.options.lock(SUBMITTERS)
+    conditions = (
         *(version, [run.id for run in runs], limits.max_active, ceilings.added[TOTAL]),
         *columns(sorted((lane, name) for name, lane in lanes.items()), 2),
         *(sorted(unsent), MAX_RUNS - len(runs), now),
-        alias="marks",
     )
-    parts.add("quick_claim", len(runs), *tx.options.lock(SUBMITTERS), alias="claimed")
-    parts.add("quick_fence", alias="fence")
+    if in_line:
+        parts.add("quick_marks_in_line", *lock, *conditions, alias="marks")
+        parts.add("quick_claim_in_line", len(runs), alias="claimed")
+        parts.add("quick_fence_in_line", alias="fence")
+    else:
+        parts.add("quick_marks", *conditions, alias="marks")
+        parts.add("quick_claim", len(runs), *lock, alias="claimed")
+        parts.add("quick_fence", alias="fence")
     _add_rows(parts, admission.plan(admission.signatures(), lanes), now)
     sent = {name: body for each in submits for name, body in each.graphs.items()}
     if sent:

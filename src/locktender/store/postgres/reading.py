@@ -90,6 +90,12 @@ class PostgresReading:
     async def beside(self, run: int, most: int) -> QueueView | None:
         return await self._look(lambda tx: reads.beside(tx, run, most))
 
+    async def executing_tasks(self, most: int) -> int:
+        return await self._look(lambda tx: reads.executing_tasks(tx, most))
+
+    async def answer_to(self, question: str) -> bytes | None:
+        return await self._look(lambda tx: reads.answer_to(tx, question))
+
     async def workers(self) -> list[WorkerRow]:
         return await self._read(reads.workers)
 

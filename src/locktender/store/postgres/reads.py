@@ -168,11 +168,21 @@ async def runs(tx: PostgresSession, where: RunFilter) -> list[RunRow]:
     before = 2**62 if where.before is None else where.before
     if where.key is not None:
         return decode.runs(await tx.all("runs_with_key", where.key, before, where.limit))
-    params = (before, where.flow, decode.encode_tags(where.tags), where.limit)
+    tags = decode.encode_tags(where.tags)
+    params = (before, where.flow, tags, where.limit, where.since, decode.tag_pair(where.tags))
     if where.states is None:
         return decode.runs(await tx.all("runs_filtered", *params))
     states = sorted(set(where.states))
     return decode.runs(await tx.all("runs_filtered_by_state", *params, states))
+
+
+async def executing_tasks(tx: PostgresSession, most: int) -> int:
+    return (await tx.row("tasks_executing_count", most))[0]
+
+
+async def answer_to(tx: PostgresSession, question: str) -> bytes | None:
+    row = await tx.one("answer_get", question)
+    return None if row is None else bytes(row[0])
 
 
 async def tasks(tx: PostgresSession, run: int) -> list[TaskRow]:

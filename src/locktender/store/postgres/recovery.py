@@ -18,6 +18,8 @@ from locktender.store.postgres.composed_sql import Parts, columns
 from locktender.store.postgres.session import SUBMITTERS, PostgresSession, Row
 from locktender.store.postgres.worker_verbs import moves
 from locktender.store.protocol import (
+    ANSWER_KEPT_US,
+    Answer,
     BoundCache,
     Expire,
     HoldRuns,
@@ -97,6 +99,14 @@ async def take_requests(tx: PostgresSession, term: int, requests: list[int]) -> 
     async with tx.transaction():
         await fence(tx, term)
         await tx.run("requests_take", sorted(requests))
+
+
+async def answer(tx: PostgresSession, answer: Answer) -> None:
+    async with tx.transaction():
+        await fence(tx, answer.term)
+        await tx.run("request_answered", answer.request)
+        await tx.run("answers_forget", ANSWER_KEPT_US)
+        await tx.run("answer_add", answer.question, answer.body)
 
 
 async def lives(tx: PostgresSession) -> list[WorkerLife]:

@@ -41,6 +41,7 @@ from locktender.store.postgres import (
 )
 from locktender.store.postgres.composed_sql import Dialect, columns
 from locktender.store.postgres.connection import Connection
+from locktender.store.postgres.examining import PostgresExamining
 from locktender.store.postgres.listener import Listener
 from locktender.store.postgres.mailing import PostgresMailing
 from locktender.store.postgres.named_flows import PostgresNaming
@@ -56,6 +57,7 @@ from locktender.store.postgres.tokens import PostgresTokens
 from locktender.store.postgres.wake import PostgresWaiting
 from locktender.store.protocol import (
     Accept,
+    Answer,
     BoundCache,
     ChangeNotice,
     Committed,
@@ -102,6 +104,7 @@ class PostgresStore(
     PostgresOutbox,
     PostgresReading,
     PostgresTokens,
+    PostgresExamining,
     Store,
 ):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
@@ -268,6 +271,9 @@ class PostgresStore(
 
     async def take_requests(self, term: int, requests: list[int]) -> None:
         await self._lead(lambda tx: recovery.take_requests(tx, term, requests))
+
+    async def answer(self, answer: Answer) -> None:
+        await self._lead(lambda tx: recovery.answer(tx, answer))
 
     async def withdraw(self, withdraw: Withdraw) -> list[tuple[int, int]]:
         return await self._lead(lambda tx: recovery.withdraw(tx, withdraw))

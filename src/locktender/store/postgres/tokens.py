@@ -65,6 +65,7 @@ async def _add(tx: PostgresSession, token: AddToken) -> bool:
             token.hash,
             write_rights(token.rights),
             token.expires_us,
+            token.made_with,
         )
         return bool(await tx.all("token_get", [token.id]))
 
@@ -75,4 +76,9 @@ async def _tokens(tx: PostgresSession, ids: Sequence[str] | None) -> list[TokenR
 
 
 async def _revoke(tx: PostgresSession, token: str, who: str) -> bool:
-    return bool(await tx.all("token_revoke", token, who))
+    async with tx.transaction():
+        revoked = more = await tx.all("token_revoke", token, who)
+        while more:
+            # Others may have been made with one of these before its row was locked.
+            more = await tx.all("token_revoke", token, who)
+    return bool(revoked)

@@ -10,6 +10,7 @@ from locktender.base.events import pack
 from locktender.store.admission import WAITING, WINDOW_SECONDS, counter_names
 from locktender.store.postgres.client_verbs import ceilings, lanes_for
 from locktender.store.postgres.composed_sql import Parts, columns
+from locktender.store.postgres.quick_wake import wake_quickly
 from locktender.store.postgres.recovery import fence
 from locktender.store.postgres.session import LockTaken, PostgresSession, leading_alone, pairs
 from locktender.store.protocol import Waiting, Wake, Woken, WokenRun
@@ -42,6 +43,8 @@ class PostgresWaiting(Waiting):
 
 
 async def wake_due(tx: PostgresSession, wake: Wake) -> Woken:
+    if (quick := await wake_quickly(tx, wake)) is not None:
+        return quick
     try:
         return await _wake_alone(tx, wake)
     except LockTaken:

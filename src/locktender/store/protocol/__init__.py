@@ -7,6 +7,7 @@
     Reading     anyone looks at runs, tasks, events, workers and limits
     Waiting     runs that wait for their time are found and woken
     Mailing     clients send events, the leader reads them for the tasks that wait
+    Examining   lists of what has certain tags are read in parts of a bounded length
     TokenKeeping  tokens of the HTTP API are added, found and revoked
     Outbox      runs that applications submitted in transactions of their own are taken up
     Upkeep      old runs, graphs and blobs are removed
@@ -24,7 +25,18 @@ from __future__ import annotations
 from typing import Protocol
 
 from locktender.store.protocol.base import StoreBase
+from locktender.store.protocol.examining import (
+    BEFORE_ALL,
+    BEHIND_ALL,
+    Examine,
+    Examined,
+    Examining,
+    WaitPlace,
+    runs_examined,
+)
 from locktender.store.protocol.leading import (
+    ANSWER_KEPT_US,
+    Answer,
     ChangeNotice,
     Committed,
     Elect,
@@ -105,7 +117,7 @@ from locktender.store.protocol.upkeep import (
     Thin,
     Upkeep,
 )
-from locktender.store.protocol.waiting import Waiting, Wake, Woken, WokenRun
+from locktender.store.protocol.waiting import Waiting, Wake, Woken, WokenRows, WokenRun
 from locktender.store.protocol.working import (
     Accept,
     Finish,
@@ -117,7 +129,10 @@ from locktender.store.protocol.working import (
 )
 
 __all__ = [
+    "ANSWER_KEPT_US",
+    "BEFORE_ALL",
     "BEGINNING",
+    "BEHIND_ALL",
     "FORGET_KEYS_US",
     "FORGET_SESSIONS_US",
     "FRONT",
@@ -125,6 +140,7 @@ __all__ = [
     "MAX_MAIL",
     "Accept",
     "AddToken",
+    "Answer",
     "AuditState",
     "BoundCache",
     "ChangeNotice",
@@ -140,6 +156,9 @@ __all__ = [
     "EventReader",
     "EventSent",
     "EventWaiter",
+    "Examine",
+    "Examined",
+    "Examining",
     "Expire",
     "Finish",
     "Follow",
@@ -198,12 +217,15 @@ __all__ = [
     "TokenKeeping",
     "Traffic",
     "Upkeep",
+    "WaitPlace",
     "Waiting",
     "Wake",
     "Withdraw",
     "Woken",
+    "WokenRows",
     "WokenRun",
     "Working",
+    "runs_examined",
     "token_row",
 ]
 
@@ -218,6 +240,7 @@ class Store(
     Waiting,
     Mailing,
     Outbox,
+    Examining,
     TokenKeeping,
     Protocol,
 ):

@@ -95,6 +95,20 @@ class Snapshot(msgspec.Struct, frozen=True):
     """Tasks of held runs that are in flight, by id."""
 
 
+ANSWER_KEPT_US = 60 * 1_000_000
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """To a question that a client stored as a request."""
+
+    term: int
+    request: int
+    question: str
+    """The name that the client gave it."""
+    body: bytes
+    """Empty: the leader does not know."""
+
+
 class Gather(msgspec.Struct, frozen=True):
     """Read what others committed since `after`."""
 
@@ -137,6 +151,8 @@ class ChangeNotice(msgspec.Struct, frozen=True):
     """Workers that accepted offers. It can be read later, unless somebody waits for their answer."""
     queued: tuple[int, ...] = ()
     """Runs that were submitted: their rows can be read without the history."""
+    mailed: tuple[tuple[int, int], ...] = ()
+    """(run, number) of events that were sent to runs: the history need not be read for them."""
     outbox: bool = False
     """An application committed a submission: see `Outbox`."""
 
@@ -274,6 +290,10 @@ class Leading(StoreBase, Protocol):
 
     async def take_requests(self, term: int, requests: list[int]) -> None:
         """Counts that a leader begins to carry them out, before it does."""
+        ...
+
+    async def answer(self, answer: Answer) -> None:
+        """Ends the request and keeps the answer for a minute."""
         ...
 
     async def withdraw(self, withdraw: Withdraw) -> list[tuple[int, int]]:

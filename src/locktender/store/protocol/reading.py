@@ -30,6 +30,8 @@ class RunFilter(msgspec.Struct, frozen=True):
     limit: int = 100
     before: int | None = None
     """Only runs with a smaller seq: the next page."""
+    since: int = 0
+    """Only runs with this seq or a larger one."""
     key: str | None = None
     """Only runs that have this key, active or not; states, tags and flow do not apply then."""
     id_prefix: str | None = None
@@ -293,6 +295,14 @@ class Reading(StoreBase, Protocol):
 
     async def cached_result(self, key: str) -> list[CachedResult]:
         """The one whose key begins so; two, where there are more."""
+        ...
+
+    async def executing_tasks(self, most: int) -> int:
+        """How many tasks the executing runs have, ended ones included; counted up to `most`."""
+        ...
+
+    async def answer_to(self, question: str) -> bytes | None:
+        """What the leader answered to a question; None: not yet."""
         ...
 
     async def workers(self) -> list[WorkerRow]: ...

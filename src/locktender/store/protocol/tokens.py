@@ -27,11 +27,14 @@ class AddToken:
     expires_us: int | None = None
     """From now on; None: never."""
     parent: str | None = None
+    made_with: str | None = None
+    """The token by which this one was made: it expires and is revoked with that one at the latest."""
 
 
 class TokenKeeping(StoreBase, Protocol):
     async def add_token(self, token: AddToken) -> bool:
-        """False: a token that was not revoked has this name. Sessions need no name of their own.
+        """False: a token that was not revoked has this name, or the one it is made with has no rights any more.
+        Sessions need no name of their own.
 
         A repetition with the same id changes nothing.
         """
@@ -42,7 +45,7 @@ class TokenKeeping(StoreBase, Protocol):
         ...
 
     async def revoke_token(self, token: str, who: str) -> bool:
-        """Whether it was valid or expired before. Its sessions have no rights any more."""
+        """Whether it was valid or expired before. Its sessions and tokens made with it end with it."""
         ...
 
     async def use_tokens(self, ids: Sequence[str]) -> None:

@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from locktender.base.changes import TaskRow
+from locktender.base.model import Mail, RunRow
 from locktender.store.protocol.base import StoreBase
 
 
@@ -45,6 +46,14 @@ class WokenRun(NamedTuple):
     rank: tuple[int, int]
 
 
+class WokenRows(NamedTuple):
+    """Woken runs as they are now, what was sent to them, and their tasks, by id."""
+
+    runs: list[RunRow]
+    tasks: list[TaskRow]
+    mails: list[Mail]
+
+
 class Woken(msgspec.Struct, frozen=True):
     runs: list[WokenRun]
     next_at: int | None
@@ -55,6 +64,8 @@ class Woken(msgspec.Struct, frozen=True):
     """Ids of runs whose time cannot be read."""
     busy: bool = False
     """Submitters were in the way and nothing was done: the leader goes on, and comes back."""
+    read: WokenRows | None = None
+    """All of them, where the store has read them anyway."""
 
 
 class Waiting(StoreBase, Protocol):

@@ -30,6 +30,8 @@ from locktender.store.decode import (
 )
 from locktender.store.lanes import key_successors, let_go
 from locktender.store.protocol import (
+    ANSWER_KEPT_US,
+    Answer,
     Committed,
     Elect,
     HoldRuns,
@@ -163,6 +165,14 @@ def hold_runs(tx: SqliteSession, hold: HoldRuns) -> None:
 def take_requests(tx: SqliteSession, term: int, requests: list[int]) -> None:
     fence(tx, term)
     tx.run("requests_take", listed(requests))
+
+
+def answer(tx: SqliteSession, answer: Answer) -> None:
+    fence(tx, answer.term)
+    now = tx.now()
+    tx.run("request_done", listed([answer.request]))
+    tx.run("answers_forget", now - ANSWER_KEPT_US)
+    tx.run("answer_add", answer.question, now, answer.body)
 
 
 def _write_tasks(tx: SqliteSession, commit: Commit) -> None:

@@ -156,8 +156,19 @@ def runs(tx: SqliteSession, where: RunFilter) -> list[RunRow]:
             where.flow,
             decode.encode_tags(where.tags),
             where.limit,
+            where.since,
+            decode.tag_pair(where.tags),
         )
     )
+
+
+def executing_tasks(tx: SqliteSession, most: int) -> int:
+    return tx.row("tasks_executing_count", most)[0]
+
+
+def answer_to(tx: SqliteSession, question: str) -> bytes | None:
+    row = tx.one("answer_get", question)
+    return None if row is None else bytes(row[0])
 
 
 def tasks(tx: SqliteSession, run: int) -> list[TaskRow]:

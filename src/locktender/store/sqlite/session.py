@@ -1,14 +1,17 @@
 """A connection with its named statements: what every verb is given.
 
 Parameters are positional: binding by name hands the interpreter's lock over
-once per parameter.
+once per parameter. Numbered ones (`?2`) are made plain (`?`) when the files are read,
+because Python 3.12.0 to 3.12.3 takes them for names and warns that this will fail.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,9 +23,24 @@ from locktender.store.copy_tables import expand_templates
 from locktender.store.decode import encode
 from locktender.store.history import RunChanges, event_rows
 from locktender.store.limit_rows import compose, readable
-from locktender.store.sql import Statements, chunks, read
+from locktender.store.sql import Statement, Statements, chunks, read
 
-SQL = Statements(expand_templates(read(Path(__file__).parent / "sql")))
+_NUMBERED = re.compile(r"\?(\d+)")
+_ORDERS: dict[str, tuple[int, ...]] = {}
+"""Of statements that are written with numbers: which value stands at each place."""
+
+
+def _plain(statements: Iterable[Statement]) -> Iterator[Statement]:
+    for each in statements:
+        text, numbers = _NUMBERED.sub("?", each.text), _NUMBERED.findall(each.text)
+        if numbers and (text.count("?") != len(numbers) or "/*rows*/" in text):
+            raise ValueError(f"statement {each.name!r} has numbered and plain parameters")
+        if numbers:
+            _ORDERS[each.name] = tuple(int(number) - 1 for number in numbers)
+        yield replace(each, text=text)
+
+
+SQL = Statements(_plain(expand_templates(read(Path(__file__).parent / "sql"))))
 CACHED_STATEMENTS = 1_024
 
 Row = tuple[Any, ...]
@@ -48,17 +66,17 @@ class SqliteSession:
 
     def run(self, name: str, *params: object) -> int:
         """Rows changed."""
-        return self.db.execute(SQL.text(name), params).rowcount
+        return self._execute(name, params).rowcount
 
     def one(self, name: str, *params: object) -> Row | None:
-        return self.db.execute(SQL.text(name), params).fetchone()
+        return self._execute(name, params).fetchone()
 
     def row(self, name: str, *params: object) -> Row:
         """The row of a statement that always has one."""
-        return self.db.execute(SQL.text(name), params).fetchone()
+        return self._execute(name, params).fetchone()
 
     def all(self, name: str, *params: object) -> list[Row]:
-        return self.db.execute(SQL.text(name), params).fetchall()
+        return self._execute(name, params).fetchall()
 
     def each(self, name: str, rows: Sequence[Sequence[Any]], *after: object) -> int:
         """Runs `name` for all `rows`, many per step; the last row id an INSERT made."""
@@ -68,6 +86,12 @@ class SqliteSession:
             params += after
             last = self.db.execute(SQL.rows(name, len(chunk)), params).lastrowid or 0
         return last
+
+    def _execute(self, name: str, params: tuple[object, ...]) -> sqlite3.Cursor:
+        order = _ORDERS.get(name)
+        if order is not None:
+            params = tuple([params[place] for place in order])
+        return self.db.execute(SQL.text(name), params)
 
     def limits(self) -> Limits:
         """What is in force in this transaction."""

@@ -33,6 +33,7 @@ from locktender.base.model import (
 from locktender.store.forking import check_process
 from locktender.store.protocol import (
     Accept,
+    Answer,
     ChangeNotice,
     Committed,
     CountedTasks,
@@ -83,6 +84,7 @@ from locktender.store.sqlite import (
 )
 from locktender.store.sqlite.blobs import Blobs
 from locktender.store.sqlite.companions import create_database
+from locktender.store.sqlite.examining import SqliteExamining
 from locktender.store.sqlite.mailing import SqliteMailing
 from locktender.store.sqlite.named_flows import SqliteNaming
 from locktender.store.sqlite.opening import OpenFile
@@ -108,6 +110,7 @@ class SqliteStore(
     SqliteMailing,
     SqliteOutbox,
     SqliteTokens,
+    SqliteExamining,
     Store,
 ):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
@@ -252,6 +255,9 @@ class SqliteStore(
     async def take_requests(self, term: int, requests: list[int]) -> None:
         await self._write(lambda tx: leader_verbs.take_requests(tx, term, requests))
 
+    async def answer(self, answer: Answer) -> None:
+        await self._write(lambda tx: leader_verbs.answer(tx, answer))
+
     async def withdraw(self, withdraw: Withdraw) -> list[tuple[int, int]]:
         return await self._write(lambda tx: recovery.withdraw(tx, withdraw))
 
@@ -345,6 +351,12 @@ class SqliteStore(
 
     async def beside(self, run: int, most: int) -> QueueView | None:
         return await self._look(lambda tx: reads.beside(tx, run, most))
+
+    async def executing_tasks(self, most: int) -> int:
+        return await self._look(lambda tx: reads.executing_tasks(tx, most))
+
+    async def answer_to(self, question: str) -> bytes | None:
+        return await self._look(lambda tx: reads.answer_to(tx, question))
 
     async def workers(self) -> list[WorkerRow]:
         return await self._read(reads.workers)

@@ -67,6 +67,7 @@ def _add(tx: SqliteSession, token: AddToken) -> bool:
         write_rights(token.rights),
         now,
         until,
+        token.made_with,
     )
     return bool(tx.all("token_get", listed([token.id]), now))
 

@@ -18,6 +18,7 @@ as the protocol can tell. Time moves only by `world.clock`.
 from locktender.testing.conformance.admission import TestCeilings, TestKeys, TestRetrying
 from locktender.testing.conformance.caching import TestCaching
 from locktender.testing.conformance.committing import TestCommitting
+from locktender.testing.conformance.examining import TestExamining
 from locktender.testing.conformance.key_lines import TestBoundedKeys, TestThrottles
 from locktender.testing.conformance.leading import TestHolding, TestLeading, TestProvisioning
 from locktender.testing.conformance.limiting import TestLimiting
@@ -41,6 +42,7 @@ __all__ = [
     "TestCeilings",
     "TestClaimedKeys",
     "TestCommitting",
+    "TestExamining",
     "TestGathering",
     "TestHolding",
     "TestKeys",

@@ -15,6 +15,7 @@ from locktender.base.events import Change
 from locktender.base.model import AskedWorker, ProvisionStatus, Request
 from locktender.store.protocol import (
     Accept,
+    Answer,
     Elect,
     Expire,
     HoldRuns,
@@ -272,6 +273,27 @@ class TestHolding:
             await store.take_requests(leader.term - 1, [second.seq])
         with pytest.raises(NotLeader):
             await store.hold_runs(HoldRuns(leader.term - 1, 1, leader.actor, {1: "no"}))
+
+    async def test_a_question_is_answered_and_its_request_ends(self, world: StoreScene) -> None:
+        store, other = await world.open(), await world.open()
+        leader = await SceneLeader.stand(store)
+        await other.ask([Request("why", "a-run", reason="q1"), Request("why", "17", reason="q2")])
+        first, second = (await store.load()).requests
+        assert await other.answer_to("q1") is None
+        await store.answer(Answer(leader.term, first.seq, "q1", b"{}"))
+        await store.answer(Answer(leader.term, first.seq, "q1", b"{}"))
+        assert (await other.answer_to("q1"), await other.answer_to("q2")) == (b"{}", None)
+        assert (await store.load()).requests == [second]
+        with pytest.raises(NotLeader):
+            await store.answer(Answer(leader.term - 1, second.seq, "q2", b"no"))
+
+    async def test_tasks_of_executing_runs_are_counted_up_to_a_bound(
+        self, world: StoreScene
+    ) -> None:
+        store = await world.open()
+        assert await store.executing_tasks(10) == 0
+        await offered(store, tasks=3)
+        assert [await store.executing_tasks(most) for most in (10, 3, 2)] == [3, 3, 2]
 
 
 class TestProvisioning:

@@ -35,7 +35,7 @@ async def _send(
     return await store.send(SendEvent(run, name, key, payload, match))
 
 
-async def _open(
+async def let_wait_for_event(
     leader: SceneLeader, run: int, name: str, match: str = "{}", *, node: int = 0
 ) -> int:
     """A task of an executing run waits for an event."""
@@ -76,7 +76,7 @@ class TestMailing:
         assert await _send(store, run.id, "stop", "b", b"2") == EventSent("sent")
         assert await _send(store, run.id, "go", "c", b"3") == EventSent("sent")
         assert await store.mail_ready([run.seq]) == []
-        task = await _open(leader, run.seq, "go")
+        task = await let_wait_for_event(leader, run.seq, "go")
         [first] = await store.mail_ready([run.seq, 99])
         assert (first.run, first.task, first.name, first.payload) == (run.seq, task, "go", b"1")
         [waiter] = await store.event_waits(run.id)
@@ -84,7 +84,7 @@ class TestMailing:
         await _take(leader, first)
         assert await store.mail_ready([run.seq]) == []
         assert await store.event_waits() == []
-        await _open(leader, run.seq, "go", node=1)
+        await let_wait_for_event(leader, run.seq, "go", node=1)
         [second] = await store.mail_ready([run.seq])
         assert second.payload == b"3"
         told = [each for each in await history(store, run.seq) if each.subject == "mail"]
@@ -100,7 +100,7 @@ class TestMailing:
         assert (await _send(store, run.id, "go", "a", b"2")).outcome == "repeated"
         assert (await _send(store, run.id, "stop", "a")).outcome == "sent"
         assert (await _send(store, other.id, "go", "a")).outcome == "sent"
-        await _open(leader, run.seq, "go")
+        await let_wait_for_event(leader, run.seq, "go")
         [mail] = await store.mail_ready([run.seq])
         assert mail.payload == b"1"
         await _take(leader, mail)
@@ -129,7 +129,7 @@ class TestMailing:
         ]
         outcomes = [each.outcome for each in await asyncio.gather(*several)]
         assert (outcomes.count("sent"), outcomes.count("full")) == (MAX_MAIL, 6)
-        await _open(leader, run.seq, "go")
+        await let_wait_for_event(leader, run.seq, "go")
         [mail] = await store.mail_ready([run.seq])
         await _take(leader, mail)
         assert (await _send(store, run.id, "go", "more")).outcome == "sent"
@@ -143,7 +143,7 @@ class TestMailing:
         runs = [await submitted(store) for _ in range(3)]
         for run, match in zip(runs, ('{"of":1,"in":"eu"}', '{"of":2}', "{}"), strict=True):
             await leader.start(run.seq)
-            await _open(leader, run.seq, "paid", match)
+            await let_wait_for_event(leader, run.seq, "paid", match)
         first, second, plain = (run.seq for run in runs)
         world.clock.advance(SECOND)
         assert (await _send(store, None, "paid", "a", b"1", '{"of":1}')).outcome == "sent"
@@ -161,15 +161,15 @@ class TestMailing:
         assert set(await store.topic_waiters([ready[-1].n])) == set(every)
         for each in ready:
             await _take(leader, each)
-        await _open(leader, first, "paid", '{"of":1,"in":"eu"}', node=1)
-        await _open(leader, plain, "paid", node=1)
+        await let_wait_for_event(leader, first, "paid", '{"of":1,"in":"eu"}', node=1)
+        await let_wait_for_event(leader, plain, "paid", node=1)
         [again] = await store.mail_ready(every)
         assert (again.run, again.payload) == (first, b"2")
         # one that was submitted after the event does not get it, nor is it kept for ever
         world.clock.advance(SECOND)
         late = await submitted(store)
         await leader.start(late.seq)
-        await _open(leader, late.seq, "paid")
+        await let_wait_for_event(leader, late.seq, "paid")
         assert await store.mail_ready([late.seq]) == []
         await set_rule(store, "engine", "topic_retention_us", {"value": 60 * SECOND})
         world.clock.advance(59 * SECOND)
@@ -185,7 +185,7 @@ class TestMailing:
         waiting = [await submitted(store) for _ in range(3)]
         for run in waiting:
             await leader.start(run.seq)
-            await _open(leader, run.seq, "go")
+            await let_wait_for_event(leader, run.seq, "go")
             await _let_wait(leader, run.seq)
         every = [run.seq for run in waiting]
         assert (await _wake(leader, every)).runs == []
@@ -195,6 +195,10 @@ class TestMailing:
         await _send(store, waiting[1].id, "go", "a")
         woken = await _wake(leader, every[:1])
         assert [each.run for each in woken.runs] == every[:1]
+        if (read := woken.read) is not None:
+            assert read.runs == await store.arrivals(every[:1])
+            assert read.tasks == await store.tasks_of(every[:1])
+            assert read.mails == await store.mail_ready(every[:1])
         # a new leader looks at all of them
         assert [each.run for each in (await _wake(leader, None)).runs] == [every[1]]
         assert (await store.counts()).waiting == 1

@@ -70,6 +70,58 @@ class TestTokens:
         await store.add_token(_token("s3", "ci", parent="t1", expires_us=SECOND))
         assert {each.id for each in await store.tokens(["s1", "s2", "s3"])} == {"s3", "t1"}
 
+    async def test_tokens_made_with_a_token_are_revoked_with_it(self, world: StoreScene) -> None:
+        store = await world.open()
+        for token, maker in (("t1", None), ("t2", "t1"), ("t3", "t2"), ("t4", "t3"), ("t5", None)):
+            assert await store.add_token(_token(token, f"name of {token}", made_with=maker))
+        assert await store.revoke_token("t3", "ann")
+        assert await store.revoke_token("t1", "bob")
+        found = {each.id: (each.state, each.revoked_by) for each in await store.tokens()}
+        assert found == {
+            "t1": ("revoked", "bob"),
+            "t2": ("revoked", "bob"),
+            "t3": ("revoked", "ann"),
+            "t4": ("revoked", "ann"),
+            "t5": ("valid", None),
+        }
+        assert not await store.add_token(_token("t6", "late", made_with="t2"))
+        assert not await store.add_token(_token("t7", "of nothing", made_with="none"))
+        assert [each.made_with for each in await store.tokens(["t3"])] == ["t2"]
+
+    async def test_a_token_made_with_a_token_expires_with_it_at_the_latest(
+        self, world: StoreScene
+    ) -> None:
+        store = await world.open()
+        await store.add_token(_token("t1", "ci", expires_us=10 * SECOND))
+        await store.add_token(_token("t2", "never", made_with="t1"))
+        await store.add_token(_token("t3", "later", made_with="t1", expires_us=20 * SECOND))
+        await store.add_token(_token("t4", "sooner", made_with="t1", expires_us=5 * SECOND))
+        begun = await store.now()
+        until = {each.id: each.expires_at for each in await store.tokens()}
+        assert until == {
+            "t1": begun + 10 * SECOND,
+            "t2": begun + 10 * SECOND,
+            "t3": begun + 10 * SECOND,
+            "t4": begun + 5 * SECOND,
+        }
+        world.clock.advance(10 * SECOND)
+        assert not await store.add_token(_token("t5", "too late", made_with="t1"))
+
+    async def test_a_token_made_while_its_maker_is_revoked_has_no_rights(
+        self, world: StoreScene
+    ) -> None:
+        store, *others = [await world.open() for _ in range(4)]
+        await store.add_token(_token("t0", "first"))
+        await store.add_token(_token("t1", "maker", made_with="t0"))
+        made = [
+            others[number % 3].add_token(_token(f"m{number}", f"made {number}", made_with="t1"))
+            for number in range(30)
+        ]
+        answers = await asyncio.gather(*made[:15], store.revoke_token("t0", "bob"), *made[15:])
+        assert answers[15]
+        found = {each.state for each in await store.tokens()}
+        assert found == {"revoked"}
+
 
 class TestClaimedKeys:
     async def test_the_first_body_of_a_key_counts_in_every_process(self, world: StoreScene) -> None:

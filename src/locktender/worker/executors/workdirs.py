@@ -55,6 +55,7 @@ class WorkRoot:
         self.path: Path = root
         self.lock_fd: int = lock
         """Give it to child processes: while one of them lives the tree is not swept."""
+        self._closed = False
         _in_thread(lambda: _sweep(self.path.parent), SWEEP_SECONDS)
 
     def empty(self, within: float) -> None:
@@ -66,6 +67,10 @@ class WorkRoot:
         _in_thread(lambda: _remove_root(self.path), within)
 
     def close(self) -> None:
+        if self._closed:
+            return
+        # Once: the number may be another descriptor's by now.
+        self._closed = True
         _remove_root(self.path)
         os.close(self.lock_fd)
         # A child that still lives shares the lock: what it uses is left for the next sweep.

@@ -357,6 +357,13 @@ CREATE TABLE locktender.request (
     body bytea NOT NULL
 );
 
+-- What the leader answered to questions of clients. Kept for a minute; no copy has it.
+CREATE TABLE locktender.answer (
+    question text PRIMARY KEY,
+    at bigint NOT NULL,
+    body bytea NOT NULL
+);
+
 -- Runs that applications submit inside their own transactions. The leader moves each into `run`, or keeps the
 -- answer that says why not. Nothing else of ours is touched by their transaction: no other caller waits for it.
 CREATE TABLE locktender.outbox (
@@ -437,6 +444,7 @@ CREATE TABLE locktender.schedule_history (
 CREATE INDEX schedule_history_name ON locktender.schedule_history (name, seq);
 
 -- Tokens of the HTTP API, as hashes; and sessions of browsers, which have the rights of the token `parent`.
+-- `made_with` is the token by which a token was made: it is revoked with that one.
 CREATE TABLE locktender.token (
     id text PRIMARY KEY,
     name text NOT NULL,
@@ -447,7 +455,8 @@ CREATE TABLE locktender.token (
     expires_at bigint,
     used_at bigint,
     revoked_at bigint,
-    revoked_by text
+    revoked_by text,
+    made_with text
 );
 
 CREATE UNIQUE INDEX token_name ON locktender.token (name) WHERE revoked_at IS NULL AND parent IS NULL;
@@ -535,6 +544,37 @@ CREATE TABLE locktender.event_reader (
     at bigint NOT NULL
 );
 
+-- Waits in the line of those who admit runs, and reads behind it whether these may be admitted: the limits and
+-- lanes are those that they were reckoned by, no id is stored, graphs exist, and they fit under the ceiling. In a
+-- function, so that this is read after the lock was granted, and no client is waited for while it is held.
+CREATE FUNCTION locktender.may_admit(
+    lock_class integer, lock_number integer, version bigint, ids text[], ceiling bigint, wanted bigint,
+    lanes bigint[], signatures text[], graphs text[], most bigint, at bigint
+) RETURNS boolean LANGUAGE plpgsql VOLATILE SET lock_timeout = '10s' AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(lock_class, lock_number);
+    RETURN EXISTS (
+        SELECT 1 FROM locktender.meta l, locktender.counter c, locktender.closed d
+        WHERE l.name = 'last_run' AND l.value BETWEEN 0 AND most
+            AND locktender.locktender_now() - at BETWEEN 0 AND 1000000
+            AND (SELECT limits_version FROM locktender.leader WHERE one) = version
+            AND NOT EXISTS (SELECT 1 FROM locktender.run r WHERE r.id = ANY(ids))
+            AND c.name = '' AND d.name = ''
+            AND c.admitted BETWEEN 0 AND 144115188075855872 AND d.closed BETWEEN 0 AND 144115188075855872
+            AND (ceiling < 0 OR c.admitted - d.closed + wanted <= ceiling)
+            AND NOT EXISTS (
+                SELECT 1 FROM unnest(lanes, signatures) v (lane, signature)
+                WHERE NOT EXISTS (
+                    SELECT 1 FROM locktender.lane n WHERE n.id = v.lane AND n.signature = v.signature
+                )
+            )
+            AND NOT EXISTS (
+                SELECT 1 FROM unnest(graphs) v (hash)
+                WHERE NOT EXISTS (SELECT 1 FROM locktender.graph g WHERE g.hash = v.hash)
+            )
+    );
+END $$;
+
 -- Which server has the history, and in which file. A server that takes over was started at another time; a
 -- database or a table that was restored is another file.
 CREATE FUNCTION locktender.history_place() RETURNS text LANGUAGE sql STABLE AS $$
@@ -579,5 +619,8 @@ ALTER TABLE locktender.request SET (autovacuum_vacuum_scale_factor = 0.02, autov
 REVOKE ALL ON FUNCTION
     locktender.locktender_now(), locktender.event_number(xid8), locktender.event_base(), locktender.event_horizon(),
     locktender.history_place(), locktender.submit_run(text, bytea, boolean),
-    locktender.declare_schedule(text, bigint, bigint, bytea, bytea, bigint, bytea, bytea, text)
+    locktender.declare_schedule(text, bigint, bigint, bytea, bytea, bigint, bytea, bytea, text),
+    locktender.may_admit(
+        integer, integer, bigint, text[], bigint, bigint, bigint[], text[], text[], bigint, bigint
+    )
 FROM PUBLIC;

@@ -588,6 +588,19 @@ RETURNING m.name
 -- Both rows were as in the statement's snapshot. Runs are numbered behind `last`.
 SELECT marks.last FROM marks WHERE (SELECT count(*) FROM claimed) = 2
 
+-- name: quick_marks_in_line
+-- Whether these runs may be admitted as they are, read behind the submitters' lock: one row, or none.
+SELECT 1 FROM locktender.may_admit($1::int, $2::int, $3, $4, $5, $6, $7, $8, $9, $10, $11) ok WHERE ok
+
+-- name: quick_claim_in_line
+-- Takes the next numbers. The row is changed as it is now, though the statement began before the lock was granted.
+UPDATE locktender.meta m SET value = m.value + $1::bigint FROM marks WHERE m.name = 'last_run'
+RETURNING m.value - $1::bigint AS last
+
+-- name: quick_fence_in_line
+-- Runs are numbered behind `last`.
+SELECT last FROM claimed
+
 -- name: quick_run
 -- Store queued runs.
 INSERT INTO locktender.run (
@@ -625,6 +638,150 @@ FROM fence, clock
 -- name: mail_turn
 -- One at a time sends to a run or to a topic: numbers follow the order of commits, and the mailbox is bounded.
 SELECT pg_advisory_xact_lock(hashtext('locktender.mail'), hashtext($1))
+
+-- name: quick_mail_target
+-- The run that an event is sent to, if it can take it and nobody else sends to it now. Who finds its mailbox
+-- half full counts behind the lock: what is read here may be older than that.
+SELECT r.seq FROM locktender.run r
+WHERE r.id = $1 AND (r.state NOT IN ('cancelled', 'failed', 'succeeded', 'timed_out')) IS TRUE
+    AND NOT EXISTS (SELECT 1 FROM locktender.mail m WHERE m.run = r.seq AND m.name = $2 AND m.id = $3)
+    AND (SELECT count(*) FROM locktender.mail m WHERE m.run = r.seq
+        AND NOT EXISTS (SELECT 1 FROM locktender.mail_taken t WHERE t.run = r.seq AND t.n = m.n)) < $4::bigint
+    AND pg_try_advisory_xact_lock(hashtext('locktender.mail'), hashtext($1))
+
+-- name: quick_mail_add
+-- Store the event, numbered behind the lock: numbers follow the order of commits.
+INSERT INTO locktender.mail (run, name, id, match, at, payload)
+SELECT target.seq, $1, $2, '{}'::jsonb, clock.now, $3 FROM target, clock
+ON CONFLICT (run, name, id) DO NOTHING RETURNING run, n
+
+-- name: quick_mail_fence
+-- It was stored.
+SELECT 1 FROM added
+
+-- name: quick_mail_told
+-- What the history says of it, around its number.
+SELECT added.run, convert_to($1::text || added.n || $2::text, 'UTF8') AS body, 1 AS n FROM added
+
+-- name: quick_mail_answer
+-- The notification names the run and the event.
+SELECT added.n, pg_notify($1, concat_ws(' ', $2::text, added.run, added.n)) FROM added
+
+-- name: wake_found
+-- Waiting runs to be woken: their time has come, or an event that a task of them can take. Those whose time
+-- cannot be read are among them.
+(SELECT run, wake_at FROM locktender.waiting WHERE wake_at <= locktender.locktender_now() ORDER BY wake_at LIMIT $2)
+UNION
+(SELECT run, wake_at FROM locktender.waiting WHERE wake_at > 144115188075855872 LIMIT $2)
+UNION
+(SELECT run, wake_at FROM locktender.waiting WHERE run = ANY($1::bigint[]) AND EXISTS (
+    SELECT 1 FROM locktender.event_wait w JOIN locktender.mail m ON m.n = (
+        SELECT min(m.n) FROM (
+            SELECT min(d.n) AS n FROM locktender.mail d WHERE d.run = w.run AND d.name = w.name
+                AND NOT EXISTS (SELECT 1 FROM locktender.mail_taken t WHERE t.run = w.run AND t.n = d.n)
+            UNION ALL
+            SELECT min(d.n) FROM locktender.mail d WHERE d.run = 0 AND d.name = w.name
+                AND d.at >= (SELECT r.queued_at FROM locktender.run r WHERE r.seq = w.run)
+                AND w.match @> d.match
+                AND NOT EXISTS (SELECT 1 FROM locktender.mail_taken t WHERE t.run = w.run AND t.n = d.n)
+        ) m
+    )
+    WHERE w.run = waiting.run
+) LIMIT $2)
+
+-- name: wake_found_due
+-- They, with what their place in the queue depends on.
+SELECT
+    w.run, w.wake_at, r.state, r.kind, r.tags, r.priority, r.key, r.waits_for, r.queued_at,
+    r.started_at, r.generation, r.verdict, r.id, r.flow, u.keeps
+FROM wake_found w LEFT JOIN locktender.run r ON r.seq = w.run
+LEFT JOIN locktender.unplaced u ON u.run = w.run AND r.started_at <> 0
+ORDER BY w.run
+
+-- name: wake_found_runs
+-- Their rows.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error, trace
+FROM locktender.run WHERE seq = ANY (ARRAY(SELECT run FROM wake_found)) ORDER BY seq
+
+-- name: wake_found_tasks
+-- Their tasks, by id.
+SELECT
+    t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
+    t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
+    t.not_before, t.eligible_at
+FROM unnest(ARRAY(SELECT run FROM wake_found)) v (run)
+JOIN locktender.task t ON t.id >= v.run << 20 AND t.id < (v.run + 1) << 20
+ORDER BY t.id
+
+-- name: wake_found_mail
+-- As `mail_ready`, of them.
+SELECT w.run, w.task, m.n, m.name, m.payload
+FROM locktender.event_wait w
+JOIN locktender.mail m ON m.n = (
+        SELECT min(m.n) FROM (
+            SELECT min(d.n) AS n FROM locktender.mail d WHERE d.run = w.run AND d.name = w.name
+                AND NOT EXISTS (SELECT 1 FROM locktender.mail_taken t WHERE t.run = w.run AND t.n = d.n)
+            UNION ALL
+            SELECT min(d.n) FROM locktender.mail d WHERE d.run = 0 AND d.name = w.name
+                AND d.at >= (SELECT r.queued_at FROM locktender.run r WHERE r.seq = w.run)
+                AND w.match @> d.match
+                AND NOT EXISTS (SELECT 1 FROM locktender.mail_taken t WHERE t.run = w.run AND t.n = d.n)
+        ) m
+    )
+WHERE w.run = ANY (ARRAY(SELECT run FROM wake_found))
+ORDER BY m.n, w.task
+
+-- name: wake_found_next
+-- As `waiting_next`, when they are gone.
+SELECT wake_at FROM locktender.waiting WHERE run <> ALL (ARRAY(SELECT run FROM wake_found))
+ORDER BY wake_at LIMIT 1
+
+-- name: quick_wake_marks
+-- The last run and the admissions, if the limits and the lanes are those that were reckoned with.
+SELECT l.value AS last, a.value AS admissions
+FROM locktender.meta l, locktender.meta a
+WHERE l.name = 'last_run' AND a.name = 'admissions'
+    AND (SELECT limits_version FROM locktender.leader WHERE one) = $1::bigint
+    AND NOT EXISTS (
+        SELECT 1 FROM unnest($2::bigint[], $3::text[]) v (lane, signature)
+        WHERE NOT EXISTS (
+            SELECT 1 FROM locktender.lane n WHERE n.id = v.lane AND n.signature = v.signature
+        )
+    )
+
+-- name: quick_wake_claim
+-- As `quick_claim`. The number of admissions rises as in `commit_alone`: a submitter that looked before this
+-- writes nothing.
+UPDATE locktender.meta m SET value = CASE m.name WHEN 'admissions' THEN m.value % 4611686018427387904 + 1 ELSE m.value END
+FROM marks
+WHERE ((m.name = 'last_run' AND m.value = marks.last) OR (m.name = 'admissions' AND m.value = marks.admissions))
+    AND pg_try_advisory_xact_lock($1::int, $2::int)
+RETURNING m.name
+
+-- name: quick_wake_fence
+-- Both rows were as in the statement's snapshot, and the term goes on.
+SELECT 1 FROM termed WHERE (SELECT count(*) FROM claimed) = 2
+
+-- name: quick_wake_remove
+-- They wait no more.
+DELETE FROM locktender.waiting WHERE run = ANY($1::bigint[]) AND EXISTS (SELECT 1 FROM fence)
+
+-- name: quick_wake_run
+-- As `run_wake`.
+UPDATE locktender.run r SET state = 'queued', lane = v.lane, rank1 = v.rank1, rank2 = v.rank2
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) v (run, lane, rank1, rank2)
+WHERE r.seq = v.run AND (r.state = 'waiting') IS TRUE AND EXISTS (SELECT 1 FROM fence)
+
+-- name: quick_wake_closing
+-- So many runs wait no more.
+SELECT $1::text AS name, $2::bigint AS n WHERE EXISTS (SELECT 1 FROM fence)
+
+-- name: quick_wake_answer
+-- Whether it was written. Nothing begins or ends with it, so nobody waits for the disk.
+SELECT pg_notify($1, $2), set_config('synchronous_commit', 'off', true) FROM fence
 
 -- name: schedule_declare
 -- What code declares of a schedule; a state of NULL: it is gone.

@@ -150,8 +150,8 @@ SELECT
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
     dispatch_deadline_us, output, error, trace
 FROM locktender.run
-WHERE seq < $1 AND (kind <> 'hold' OR $2::text IS NOT NULL) AND ($2::text IS NULL OR flow = $2)
-    AND ($3::text = '{}' OR tags::jsonb @> $3::jsonb)
+WHERE seq < $1 AND seq >= $5 AND (kind <> 'hold' OR $2::text IS NOT NULL) AND ($2::text IS NULL OR flow = $2)
+    AND CASE WHEN position($6::text IN tags) > 0 THEN $3::text = '{}' OR tags::jsonb @> $3::jsonb ELSE false END
 ORDER BY seq DESC LIMIT $4
 
 -- name: runs_filtered_by_state
@@ -161,11 +161,11 @@ SELECT
     r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
     r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
     r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error, r.trace
-FROM unnest($5::text[]) s (state) CROSS JOIN LATERAL (
+FROM unnest($7::text[]) s (state) CROSS JOIN LATERAL (
     SELECT * FROM locktender.run
-    WHERE (run.state, run.seq) >= (s.state, 0) AND (run.state, run.seq) < (s.state, $1::bigint)
+    WHERE (run.state, run.seq) >= (s.state, $5::bigint) AND (run.state, run.seq) < (s.state, $1::bigint)
         AND (kind <> 'hold' OR $2::text IS NOT NULL) AND ($2::text IS NULL OR flow = $2)
-        AND ($3::text = '{}' OR tags::jsonb @> $3::jsonb)
+        AND CASE WHEN position($6::text IN tags) > 0 THEN $3::text = '{}' OR tags::jsonb @> $3::jsonb ELSE false END
     ORDER BY run.state DESC, run.seq DESC LIMIT $4
 ) r
 ORDER BY r.seq DESC LIMIT $4
@@ -188,6 +188,18 @@ SELECT
 FROM locktender.run r JOIN locktender.task t ON t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
 WHERE r.state IN ('running', 'cancelling')
 ORDER BY t.id
+
+-- name: tasks_executing_count
+-- How many tasks the executing runs have, at most so many.
+SELECT count(*) FROM (
+    SELECT 1 FROM locktender.run r JOIN locktender.task t ON t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
+    WHERE r.state IN ('running', 'cancelling')
+    LIMIT $1
+) t
+
+-- name: answer_get
+-- What the leader answered.
+SELECT body FROM locktender.answer WHERE question = $1
 
 -- name: tasks_of_run
 -- All tasks of one run, by id.

@@ -282,6 +282,13 @@ CREATE TABLE request (
     body BLOB NOT NULL
 );
 
+-- What the leader answered to questions of clients. Kept for a minute; no copy has it.
+CREATE TABLE answer (
+    question TEXT PRIMARY KEY,
+    at INTEGER NOT NULL,
+    body BLOB NOT NULL
+) WITHOUT ROWID;
+
 -- Runs that applications submitted inside their own transactions (PostgreSQL), where a store was copied from there.
 CREATE TABLE outbox (
     id TEXT PRIMARY KEY,
@@ -339,6 +346,7 @@ CREATE TABLE schedule_history (
 CREATE INDEX schedule_history_name ON schedule_history (name, seq);
 
 -- Tokens of the HTTP API, as hashes; and sessions of browsers, which have the rights of the token `parent`.
+-- `made_with` is the token by which a token was made: it is revoked with that one.
 CREATE TABLE token (
     id TEXT PRIMARY KEY,
     name TEXT NOT NULL,
@@ -349,7 +357,8 @@ CREATE TABLE token (
     expires_at INTEGER,
     used_at INTEGER,
     revoked_at INTEGER,
-    revoked_by TEXT
+    revoked_by TEXT,
+    made_with TEXT
 ) WITHOUT ROWID;
 
 CREATE UNIQUE INDEX token_name ON token (name) WHERE revoked_at IS NULL AND parent IS NULL;

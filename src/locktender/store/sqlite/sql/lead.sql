@@ -43,3 +43,11 @@ DELETE FROM queue WHERE run = ?
 -- name: requests_take
 -- A leader begins to carry these requests out.
 UPDATE request SET taken = min(taken, 1000) + 1 WHERE seq IN (SELECT value FROM json_each(?))
+
+-- name: answers_forget
+-- Answers that nobody has read for a while.
+DELETE FROM answer WHERE at < ?
+
+-- name: answer_add
+-- The leader answers a question.
+INSERT OR REPLACE INTO answer (question, at, body) VALUES (?, ?, ?)

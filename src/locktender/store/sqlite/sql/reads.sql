@@ -143,8 +143,8 @@ SELECT
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
     dispatch_deadline_us, output, error, trace
 FROM run
-WHERE seq < ?1 AND ?2 IS NULL AND (kind <> 'hold' OR ?3 IS NOT NULL)
-    AND (?3 IS NULL OR flow = ?3)
+WHERE seq < ?1 AND seq >= ?6 AND ?2 IS NULL AND (kind <> 'hold' OR ?3 IS NOT NULL)
+    AND (?3 IS NULL OR flow = ?3) AND instr(tags, ?7)
     AND NOT EXISTS (
         SELECT 1 FROM json_each(?4) want WHERE NOT EXISTS (
             SELECT 1 FROM json_each(iif(json_valid(run.tags), run.tags, '{}')) have
@@ -162,9 +162,9 @@ SELECT
 FROM json_each(?2) s CROSS JOIN run
 WHERE run.seq IN (
     SELECT r.seq FROM run r
-    WHERE r.state = s.value AND r.seq < ?1
+    WHERE r.state = s.value AND r.seq < ?1 AND r.seq >= ?6
         AND (r.kind <> 'hold' OR ?3 IS NOT NULL)
-        AND (?3 IS NULL OR r.flow = ?3)
+        AND (?3 IS NULL OR r.flow = ?3) AND instr(r.tags, ?7)
         AND NOT EXISTS (
             SELECT 1 FROM json_each(?4) want WHERE NOT EXISTS (
                 SELECT 1 FROM json_each(iif(json_valid(r.tags), r.tags, '{}')) have
@@ -194,6 +194,19 @@ FROM run r CROSS JOIN task t
 WHERE r.state IN ('running', 'cancelling')
     AND t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
 ORDER BY t.id
+
+-- name: tasks_executing_count
+-- How many tasks the executing runs have, at most so many.
+SELECT count(*) FROM (
+    SELECT 1 FROM run r CROSS JOIN task t
+    WHERE r.state IN ('running', 'cancelling')
+        AND t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
+    LIMIT ?
+)
+
+-- name: answer_get
+-- What the leader answered.
+SELECT body FROM answer WHERE question = ?
 
 -- name: tasks_of_run
 -- All tasks of one run, by id.

@@ -1,0 +1,113 @@
+"""Questions to the leader: it answers from the ledger it decides with, between two cycles.
+
+What waits is in its memory, in lanes: an answer about a run with 100,000 waiting items costs as much as one about
+ten. From another process the question goes to it through the store (`leader/questions.py`). Without a leader, or
+where little is open, the ledger is rebuilt from rows instead (`rebuilt.py`): then all that is told was true at one
+instant, and the leader is not disturbed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from secrets import token_hex
+from typing import Any, Final, Protocol, TypeVar
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from locktender.base.errors import LocktenderError
+from locktender.base.model import Request
+from locktender.kernel.estimates import Holds
+from locktender.kernel.reasons import Typical
+from locktender.kernel.scheduler import Scheduler
+from locktender.store.protocol import Store
+
+log: logging.Logger = logging.getLogger(__name__)
+T = TypeVar("T")
+Question = Callable[[Scheduler, int], T | None]
+"""Of a scheduler that has just decided, and the instant of that; it must take a few milliseconds at most."""
+MANY: Final = 1_000
+"""Open tasks from which on the leader is asked: to rebuild so few takes some milliseconds."""
+PATIENCE_SECONDS: Final = 2.0
+POLL_SECONDS: Final = 0.01
+
+
+class LiveLeader(Protocol):
+    @property
+    def open_tasks(self) -> int:
+        """How many it has in memory; 0: it does not lead."""
+        ...
+
+    def ask(self, question: Question[Any]) -> asyncio.Future[Any]:
+        """Answered when it has read and decided what was committed before this call; None: it does not lead."""
+        ...
+
+
+_leaders: WeakKeyDictionary[Store, tuple[LiveLeader, asyncio.AbstractEventLoop]] = (
+    WeakKeyDictionary()
+)
+
+
+def leads(store: Store, leader: LiveLeader) -> None:
+    """`leader` decides for `store`, on the running loop."""
+    _leaders[store] = leader, asyncio.get_running_loop()
+
+
+def led(store: Store) -> None:
+    """No leader of this process decides for `store` any more."""
+    _leaders.pop(store, None)
+
+
+async def ask_leader(
+    store: Store, subject: str, question: Question[T], read: Callable[[bytes], T]
+) -> T | None:
+    """The leader's answer; None: there is none, little is open, or it did not answer in time.
+
+    subject  a run's id or a task's number, for a leader in another process; its answer is for `read`
+    """
+    leader, loop = _leaders.get(store, (None, None))
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            if leader is None or loop is not asyncio.get_running_loop():
+                body = await _ask_elsewhere(store, subject)
+                return read(body) if body else None
+            return await leader.ask(question) if leader.open_tasks >= MANY else None
+    except (TimeoutError, LocktenderError, msgspec.MsgspecError) as error:
+        log.info("the leader is not asked about %s: %s", subject, error)
+        return None
+
+
+async def _ask_elsewhere(store: Store, subject: str) -> bytes | None:
+    """Of a leader in another process: the question is a request to it, and the answer is a row."""
+    if await store.executing_tasks(MANY) < MANY or await store.leader() is None:
+        return None
+    name = token_hex(8)
+    await store.ask([Request("why", subject, reason=name)])
+    while True:
+        body = await store.answer_to(name)
+        if body is not None:
+            return body
+        await asyncio.sleep(POLL_SECONDS)
+
+
+class _Medians(Mapping[str, int]):
+    def __init__(self, holds: Holds) -> None:
+        self._holds = holds
+
+    def __getitem__(self, step: str) -> int:
+        known = self._holds[step]
+        return known[len(known) // 2]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._holds)
+
+    def __len__(self) -> int:
+        return len(self._holds)
+
+
+def live_typical(scheduler: Scheduler) -> Typical:
+    """Usual durations, as the leader saw them."""
+    holds = scheduler.ledger.holds
+    return Typical(_Medians(holds), holds=holds)

@@ -1,0 +1,91 @@
+"""`why` of a run with many waiting items: the leader answers from its lanes, here and in other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.steps import client_flows as flows
+
+from locktender import Client, connect, embedded, flow, step
+from locktender.leader.questions import Questions
+from locktender.observe import live, why
+from locktender.observe.why import Why
+from locktender.testing import eventually
+
+ITEMS = 1_200
+
+
+@pytest.fixture(autouse=True)
+def _gate() -> Iterator[None]:
+    flows.GATE.clear()
+    yield
+    flows.GATE.set()
+
+
+@step(pool="db")
+def hold(x: int) -> int:
+    assert flows.GATE.wait(60)
+    return x
+
+
+@flow
+def holds(count: int) -> list[int]:
+    return hold.map(list(range(ITEMS)))
+
+
+def timeless(found: Why) -> tuple[object, ...]:
+    """All but estimates and instants: a rebuilt ledger has seen other durations than the leader."""
+    groups = [
+        (group.step, group.count, [(each.gate, each.used, each.limit, each.ahead) for each in group.reasons],
+         [each.text for each in group.lets_start], [each.kind for each in group.until])
+        for group in found.waiting
+    ]  # fmt: skip
+    return found.state, groups, found.running, found.offered, found.pending, found.note
+
+
+def test_h1_the_leader_answers_here_and_elsewhere_as_the_rows_do(
+    url: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asked = list[str]()
+    answered, stored = Questions.ask, why.answer_for
+
+    def ask(self: Questions, question: live.Question[Why]) -> object:
+        asked.append("here")
+        return answered(self, question)
+
+    def answer_for(subject: str, labels: None) -> live.Question[bytes]:
+        asked.append("elsewhere")
+        return stored(subject, labels)
+
+    monkeypatch.setattr(Questions, "ask", ask)
+    monkeypatch.setattr("locktender.leader.questions.answer_for", answer_for)
+    with embedded(url, pools={"db": 2}, grace="1s") as engine, connect(url) as other:
+        run = engine.submit(holds, ITEMS)
+        eventually(lambda: [each.count for each in run.why().waiting] == [ITEMS - 2], "120s")
+        last = max(task.id for task in run.tasks())
+        compared = list[list[tuple[object, ...]]]()
+        for client in (engine, other):
+            found = [client.runs.get(run.id).why(), client.why(last)]
+            assert [each.ahead for each in found[1].reasons] == [ITEMS - 3]
+            compared.append([timeless(each) for each in found])
+        assert asked[-4:] == ["here", "here", "elsewhere", "elsewhere"]
+        before = len(asked)
+        monkeypatch.setattr(live, "MANY", 1_000_000)
+        compared.append([timeless(engine.runs.get(run.id).why()), timeless(engine.why(last))])
+        assert len(asked) == before
+        assert compared[0] == compared[1] == compared[2]
+        changed(engine, run.id, monkeypatch)
+        run.cancel(force=True)
+        flows.GATE.set()
+        run.wait("120s")
+
+
+def changed(engine: Client, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit that was set before the question counts in the answer: the leader reads before it answers."""
+    monkeypatch.setattr(live, "MANY", 1)
+    for limit in (1, 2, 1):
+        engine.pools.set("db", limit)
+        [group] = engine.runs.get(run).why().waiting
+        assert group.reasons[0].limit == limit

@@ -1,0 +1,67 @@
+"""What an answer costs does not grow with what waits."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+from tests.support.worlds import graph, items, needs, numbers, world
+
+from locktender.base.clock import SECOND
+from locktender.base.limits import PoolRule
+from locktender.kernel.reasons import Typical
+from locktender.kernel.scheduler import Scheduler
+from locktender.observe.why import run_why, task_why
+
+
+def lead_of(count: int, *, fair: bool) -> Scheduler:
+    """A run with `count` items behind a pool of two, in one lane or in that of a fair turn."""
+    rules: dict[tuple[str, str], object] = {("pool", "db"): PoolRule(2)}
+    if fair:
+        rules["fair", "tenant"] = {"key": "tenant"}
+    sim = world(took=3600 * SECOND, rules=rules)
+    flow = graph(items("m", pools=needs(db=1)), flow="many")
+    sim.submit(flow, consts=numbers(count), tags={"tenant": "a"})
+    sim.run(until=sim.steady + 30 * SECOND)
+    assert sim.scheduler is not None
+    return sim.scheduler
+
+
+def lines_run(work: Callable[[], object]) -> int:
+    """Lines of Python that it executes: the same on every machine."""
+    counted = [0]
+
+    def trace(_frame: FrameType, event: str, _arg: object) -> Any:
+        counted[0] += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return counted[0]
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_h1_why_of_a_run_costs_the_same_however_many_items_wait(fair: bool):
+    costs = list[list[int]]()
+    for count in (400, 8_000):
+        lead = lead_of(count, fair=fair)
+        [run] = lead.ledger.runs.values()
+        now = lead.ledger.now
+        why = run_why(lead, run.row, None, Typical(), now)
+        assert why is not None
+        assert [group.count for group in why.waiting] == [count - 2]
+        last = max(run.tasks)
+        costs.append(
+            [
+                lines_run(lambda lead=lead, run=run: run_why(lead, run.row, None, Typical(), 0)),
+                lines_run(lambda lead=lead, last=last: task_why(lead, last, None, Typical(), 0)),
+            ]
+        )
+    assert [many <= 1.1 * few for few, many in zip(*costs, strict=True)] == [True, True], costs
