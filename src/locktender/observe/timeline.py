@@ -32,7 +32,14 @@ from locktender.observe.holders import (
     required_by,
 )
 from locktender.observe.run_times import BACK_OFF, HAND_OFF, LOST, OFFER, WORK, RunTimes
-from locktender.observe.timeline_spans import Bins, SlimHistory, SlimTask, TaskSpan, slim_history
+from locktender.observe.timeline_spans import (
+    Bins,
+    SlimHistory,
+    SlimTask,
+    TaskSpan,
+    Whats,
+    slim_history,
+)
 from locktender.store.protocol import Store
 
 MAX_ROWS: Final = 400
@@ -226,21 +233,6 @@ def _slim(history: SlimHistory, graph: Graph | None) -> _Source:
         if task.index < 0:
             task.critical = task.node in critical
     return _Source(history.start, history.end, history.tasks, history.spans, critical)
-
-
-class Whats:
-    """Numbers of what time went into, in the order of their first use."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-        self.us: list[int] = []
-
-    def add(self, what: str, us: int) -> int:
-        number = self.numbers.setdefault(what, len(self.us))
-        if number == len(self.us):
-            self.us.append(0)
-        self.us[number] += us
-        return number
 
 
 @dataclass(slots=True)
