@@ -398,7 +398,10 @@ def test_commands_and_ids_are_copied(browser: Browser, filled: Filled):
         page.get_by_role("button", name="Cancel", exact=True).first.click()
         dialog = page.locator("#dialog")
         expect(dialog).to_be_visible()
-        for command in dialog.locator(".command").all():
+        dialog.locator("summary").click()
+        commands = dialog.locator(".command")
+        expect(commands).to_have_count(2)
+        for command in commands.all():
             command.get_by_role("button").click()
             text = command.locator("code").text_content()
             eventually(lambda text=text: copied() == text, timeout=60)

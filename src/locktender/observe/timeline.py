@@ -38,6 +38,7 @@ from locktender.observe.timeline_spans import (
     SlimHistory,
     SlimTask,
     TaskSpan,
+    Whats,
     kind_of,
     node_name,
     slim_history,
@@ -233,21 +234,6 @@ def _slim(history: SlimHistory, graph: Graph | None) -> _Source:
         if task.index < 0:
             task.critical = task.node in critical
     return _Source(history.start, history.end, history.tasks, history.spans, critical)
-
-
-class Whats:
-    """Numbers of what time went into, in the order of their first use."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-        self.us: list[int] = []
-
-    def add(self, what: str, us: int) -> int:
-        number = self.numbers.setdefault(what, len(self.us))
-        if number == len(self.us):
-            self.us.append(0)
-        self.us[number] += us
-        return number
 
 
 @dataclass(slots=True)

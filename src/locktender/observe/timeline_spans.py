@@ -277,3 +277,18 @@ class Bins:
                 values.append(round(level + part, 2))
             found[what] = values
         return found
+
+
+class Whats:
+    """Numbers of what time went into, in the order of their first use."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self.us: list[int] = []
+
+    def add(self, what: str, us: int) -> int:
+        number = self.numbers.setdefault(what, len(self.us))
+        if number == len(self.us):
+            self.us.append(0)
+        self.us[number] += us
+        return number

@@ -62,10 +62,10 @@ async def whys_of(store: Store, rows: Sequence[RunRow]) -> dict[int, Why]:
         if view is not None:
             scheduler = scheduler or places(view)
             rank, _ = lanes.rank(view.limits, row.priority, row.queued_at)
-            line = QueuePosition(Turns(), "", rank, [], cut=True, more=True)
+            line, lasted = QueuePosition(Turns(), "", rank, [], cut=True, more=True), list[int]()
             if counted_too:
-                line = await line_of(store, row, view)
-            why = await _explained(store, row, view, scheduler, line, view.lasted, quick=True)
+                line, lasted = await line_of(store, row, view), view.lasted
+            why = await _explained(store, row, view, scheduler, line, lasted, quick=True)
             found[row.seq] = msgspec.structs.replace(why, note=note if why.reasons else turn)
     return found
 

@@ -41,7 +41,7 @@ async def show_overview(view: View) -> Response:
     alerts = [
         *_troubles(health),
         *_of_work(work),
-        *_of_demand(await view.api.demand.answer(), await view.client.workers.list()),
+        *demand_alerts(await view.api.demand.answer(), await view.client.workers.list()),
     ]
     failed = await view.core.store.runs(
         RunFilter(states=["failed", "timed_out", "held"], limit=MOST_FAILED)
@@ -111,7 +111,7 @@ def _of_work(work: ActiveWork) -> Iterator[Alert]:
         )
 
 
-def _of_demand(demand: DemandAnswer, workers: Sequence[WorkerInfo]) -> Iterator[Alert]:
+def demand_alerts(demand: DemandAnswer, workers: Sequence[WorkerInfo]) -> Iterator[Alert]:
     for need in demand.by_need:
         if need.matching_workers:
             continue

@@ -292,7 +292,7 @@ SELECT seq, body, taken FROM locktender.request ORDER BY seq LIMIT $1
 
 -- name: stop_list
 -- Stop orders not yet obeyed.
-SELECT worker, task, token, kind, reason FROM locktender.orders WHERE kind = 'stop' ORDER BY task
+SELECT worker, task, token, kind, reason FROM locktender.orders WHERE kind = 'stop' AND task >= 0 ORDER BY task
 
 -- name: events_after
 -- What others committed since a snapshot: events of transactions that were in progress then ($1: the first
