@@ -47,7 +47,7 @@ class ApiError(LocktenderError):
         super().__init__(f"the API server answered {status}: {message}")
         self.status = status
         self.retry_after = retry_after
-        self.unsure = status >= 500
+        self.unsure: bool = status >= 500
         """This try or one before it may have been carried out."""
 
 
