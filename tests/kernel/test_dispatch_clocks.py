@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.worlds import graph, items, numbers, run_row, step, world
+from tests.support.worlds import graph, items, needs, numbers, run_row, step, world
 
 from locktender.base.changes import TaskRow
 from locktender.base.clock import SECOND
 from locktender.base.graph import Graph
 from locktender.base.ids import run_of
-from locktender.base.limits import Limits
+from locktender.base.limits import Limits, PauseRule, PoolRule
 from locktender.base.model import WorkerRow
 from locktender.base.states import TaskState
 from locktender.kernel.lifecycle import Defaults
 from locktender.kernel.scheduler import Scheduler
+from locktender.kernel.timeouts import FIRST_TASKS, MAX_CLOCKS_STORED
 from locktender.simulate.world import SimWorld
 
 NOW = 10**15
 ON_GPU = {"gpu": "a100"}
 
 
-def waiting(flow: Graph, count: int) -> Scheduler:
+IN_POOL = graph(items(pools=needs(wide=1)))
+
+
+def waiting(flow: Graph, count: int, limits: Limits | None = None) -> Scheduler:
     """A leader with a map of `count` items for which there is no worker."""
-    scheduler = Scheduler(Limits(), term=1, owner="test")
+    scheduler = Scheduler(limits or Limits(), term=1, owner="test")
     scheduler.graphs[flow.flow] = flow
     scheduler.put_head(run_row(1, consts=numbers(count)))
     while scheduler.cycle(NOW).unfinished:
@@ -98,3 +102,77 @@ def test_b7_an_item_that_stands_aside_lacks_no_worker_yet():
     # Then it fails a deadline after its own turn came
     scheduler.cycle(second.eligible_at + 30 * SECOND)
     assert second.state == TaskState.FAILED
+
+
+def test_a_long_map_in_a_pool_with_room_writes_little():
+    # Given items that a pool would let pass: since when each lacks only a worker is in no row
+    scheduler = waiting(IN_POOL, 5_000)
+    saved: list[int] = []
+    # When two minutes pass
+    for second in range(120):
+        now = NOW + second * SECOND
+        demand = scheduler.sweep(now)
+        saved.append(len(scheduler.cycle(now).commit.tasks_saved))
+        # Then all of them are demand at every sweep
+        assert (demand.total, demand.wants[0].since) == (5_000, NOW if second else now)
+    # And the first clocks are written at once, the others after a minute, and never many at a time
+    assert sum(saved[:60]) == FIRST_TASKS
+    assert max(saved) == MAX_CLOCKS_STORED
+    assert sum(saved) == 5_000
+    assert {task.eligible_at for task in scheduler.lifecycle.tasks.values()} == {NOW}
+
+
+@pytest.mark.parametrize("deadline", [2 * SECOND, 30 * SECOND, 1_000 * SECOND])
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_b7_a_long_map_in_a_pool_fails_at_its_deadline(deadline: int, taken_over: bool):
+    sim = world(defaults=Defaults(dispatch_deadline_us=deadline))
+    run = submitted(sim, graph(items(pools=needs(wide=1), needs=ON_GPU)), 3 * FIRST_TASKS)
+    sim.run(until=sim.now + SECOND // 10)
+    [asked] = {row.requested_at for row in rows_of(sim, run)}
+    if taken_over:
+        sim.run(until=asked + deadline // 2)
+        sim.lead()
+    sim.run(until=asked + deadline - SECOND // 10)
+    assert {row.state for row in rows_of(sim, run)} == {TaskState.REQUESTED}
+    sim.run(until=asked + deadline + 2 * SECOND)
+    failed = [row for row in rows_of(sim, run) if row.state == TaskState.FAILED]
+    # One second late at most: that is how often the leader looks.
+    assert failed
+    assert {b"capacity" in (row.error or b"") for row in failed} == {True}
+    assert sim.model.runs[run].state == "failed"
+
+
+def test_b7_a_paused_run_does_not_share_the_clock_of_its_lane():
+    # Given a long lane that lacks a worker, and a run in it that is paused for half an hour
+    scheduler = waiting(IN_POOL, 3 * FIRST_TASKS)
+    scheduler.put_head(run_row(2, consts=numbers(3 * FIRST_TASKS)))
+    while scheduler.cycle(NOW).unfinished:
+        pass
+    scheduler.set_limits(Limits(paused_runs={2: PauseRule("me", NOW)}), [], NOW)
+    resumed = NOW + 1_800 * SECOND
+    for second in range(0, 1_800, 30):
+        scheduler.sweep(NOW + second * SECOND)
+        scheduler.cycle(NOW + second * SECOND)
+    # When it goes on
+    scheduler.set_limits(Limits(), [], resumed)
+    for second in range(0, 120, 10):
+        scheduler.sweep(resumed + second * SECOND)
+        scheduler.cycle(resumed + second * SECOND)
+    # Then its own clock runs from there
+    clocks = {task.run.seq: set[int]() for task in scheduler.lifecycle.tasks.values()}
+    for task in scheduler.lifecycle.tasks.values():
+        clocks[task.run.seq].add(task.eligible_at)
+    assert clocks[1] == {NOW}
+    assert min(clocks[2]) >= resumed
+
+
+def test_b7_items_that_their_pool_would_not_let_pass_have_no_clock():
+    room = 2 * FIRST_TASKS
+    limits = Limits(pools={"wide": PoolRule(limit=room)})
+    scheduler = waiting(IN_POOL, 3 * FIRST_TASKS, limits)
+    for second in range(120):
+        demand = scheduler.sweep(NOW + second * SECOND)
+        scheduler.cycle(NOW + second * SECOND)
+        assert demand.total == room
+    with_clock = [task for task in scheduler.lifecycle.tasks.values() if task.eligible_at]
+    assert [task.idx for task in with_clock] == list(range(room))

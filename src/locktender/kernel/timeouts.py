@@ -33,6 +33,12 @@ LOOKS = 8
 """How often within the shortest dispatch deadline of a run its tasks are looked through."""
 SOON_US = LOOKS * 1_000_000
 """A deadline that is no longer gets its timer at the next sweep."""
+FIRST_TASKS = 100
+"""Tasks of a long lane whose clocks each sweep starts, the first in line; those behind share their lane's."""
+STORED_AFTER_US = 60_000_000
+"""A clock that a task shares with its lane is written when it has run for so long, for the next leader."""
+MAX_CLOCKS_STORED = 2_000
+"""Of those, per sweep: a commit must not grow with what waits."""
 QUEUED: Kind = "queued_deadline"
 """The timer of a queued run that has a deadline."""
 _OF_RUNS = ("run_deadline", QUEUED)
@@ -53,6 +59,8 @@ class Timeouts:
         self._commit_builder = lifecycle.commit_builder
         self._parked_since: dict[Lane[TaskEntry], int] = {}
         """Lanes that came to wait for a worker since the last sweep, and when."""
+        self._lacking_since: dict[Lane[TaskEntry], int] = {}
+        """Long lanes of which every task has lacked only a worker at each sweep, and since when."""
         self._swept_at = 0
         self._looks: dict[int, int] = {}
         """Runs → when they are looked through for tasks whose deadline is near."""
@@ -147,6 +155,7 @@ class Timeouts:
     def move(self, by: int) -> None:
         """The clock was set by so much: since when lanes wait for a worker moves with it."""
         self._parked_since = {lane: since + by for lane, since in self._parked_since.items()}
+        self._lacking_since = {lane: since + by for lane, since in self._lacking_since.items()}
         self._swept_at += by if self._swept_at else 0
         self._looks.clear()
 
@@ -214,6 +223,7 @@ class Timeouts:
     def sweep(self, now: int) -> Demand:
         """Once a second: start the dispatch clock of what lacks only a worker. Returns the demand."""
         waiting: dict[Requirement, WaitingTasks] = {}
+        lacking_since: dict[Lane[TaskEntry], int] = {}
         for lane, count in lacking(self._ledger.task_queue):
             gate, head = lane.worker_gate, lane.head()
             if head is None or not isinstance(gate, WorkerGate):
@@ -222,10 +232,18 @@ class Timeouts:
                 # A map of 100,000 items is one lane: the clock of each is in its row already.
                 _count(waiting, gate.requirement, clock_of(head) or now, count)
                 continue
-            for entry in first_of(lane, count):
+            first = count
+            if FIRST_TASKS < count == len(lane):
+                # All of them lack it alike: one instant serves those behind the first.
+                first = FIRST_TASKS
+                lacking_since[lane] = self._lacking_since.get(lane) or self._parked(lane, now)
+            for entry in first_of(lane, first):
                 if entry.eligible_at == 0 and entry.requested_at < now:
                     self._start_clock(entry, lane, now)
                 _count(waiting, gate.requirement, entry.eligible_at or now)
+            if first < count:
+                _count(waiting, gate.requirement, now, count - first)
+        self._lacking_since = lacking_since
         for entry in self._on_trial():
             if entry.lane is not None and isinstance(entry.lane.worker_gate, WorkerGate):
                 _count(waiting, entry.lane.worker_gate.requirement, entry.eligible_at or now)
@@ -234,9 +252,19 @@ class Timeouts:
         self._swept_at = now
         return demand_of(self._ledger.workers, waiting)
 
+    def _parked(self, lane: Lane[TaskEntry], now: int) -> int:
+        """Since when it waits for a worker, where the last sweep did not find it so."""
+        return self._parked_since.get(lane, self._swept_at or now)
+
     def _start_clock(self, entry: TaskEntry, lane: Lane[TaskEntry], now: int) -> None:
-        parked = self._parked_since.get(lane, self._swept_at or now)
-        self._set_clock(entry, max(parked, entry.requested_at, entry.not_before))
+        since = self._shared_clock(entry) or self._parked(lane, now)
+        self._set_clock(entry, max(since, entry.requested_at, entry.not_before))
+
+    def _shared_clock(self, entry: TaskEntry) -> int:
+        """Since when it lacks only a worker, as all of its lane do; 0: it shares no clock."""
+        since = 0 if entry.lane is None else self._lacking_since.get(entry.lane, 0)
+        # It may stand in line for a shorter time than the others: its run was paused, or waited for a place.
+        return since and max(since, entry.joined, entry.requested_at, entry.not_before)
 
     def _set_clock(self, entry: TaskEntry, since: int) -> None:
         entry.eligible_at = since
@@ -245,11 +273,12 @@ class Timeouts:
         self._timers.set(at, "dispatch_deadline", entry.id, since)
 
     def _watch_clocks(self, now: int) -> None:
-        """Clocks that tasks without another gate have by their rows: each gets its timer in good time.
+        """Clocks that tasks have by their rows or share with their lane: each gets its timer in good time.
 
         A run is looked through a few times within its shortest deadline, and no more often.
         """
         looks: dict[int, int] = {}
+        left = MAX_CLOCKS_STORED
         for seq, run in self._ledger.runs.items():
             for node in run.files:
                 first = run.first_in_file(node)
@@ -259,20 +288,36 @@ class Timeouts:
                         self._start_clock(first, lane, now)
             at = self._looks.get(seq)
             if at is None:
-                at = run.row.started_at + self._shortest_deadline(run) // LOOKS
+                at = run.row.started_at + self._look_every(run)
             if at <= now:
-                self._look_through(run, now)
-                at = now + self._shortest_deadline(run) // LOOKS
+                left = self._look_through(run, now, left)
+                at = now + self._look_every(run) if left > 0 else now
             looks[seq] = at
         self._looks = looks
 
-    def _look_through(self, run: RunEntry, now: int) -> None:
+    def _look_every(self, run: RunEntry) -> int:
+        return min(self._shortest_deadline(run) // LOOKS, STORED_AFTER_US)
+
+    def _look_through(self, run: RunEntry, now: int, most: int) -> int:
+        """Starts the timers of clocks, and stores those of lanes, `most` of them. How many more may be stored."""
+        shortest = self._shortest_deadline(run)
+        all_early = shortest > SOON_US and 2 * (now - run.row.started_at) < shortest
         for entry in run.tasks.values():
+            if all_early and most <= 0:
+                break
             if entry.eligible_at or entry.state != TaskState.REQUESTED or not entry.in_line:
                 continue
-            since, deadline = clock_of(entry), entry.dispatch_deadline(self._lifecycle.defaults)
-            if since and (deadline <= SOON_US or 2 * (now - since) >= deadline):
+            own = clock_of(entry)
+            since = own or self._shared_clock(entry)
+            if not since:
+                continue
+            waited, deadline = now - since, entry.dispatch_deadline(self._lifecycle.defaults)
+            if deadline <= SOON_US or 2 * waited >= deadline:
                 self._set_clock(entry, since)
+            elif not own and most > 0 and waited >= min(STORED_AFTER_US, deadline // LOOKS):
+                self._set_clock(entry, since)
+                most -= 1
+        return most
 
     def _shortest_deadline(self, run: RunEntry) -> int:
         of_run = (run.row.dispatch_deadline_us, run.graph.dispatch_deadline_us)
