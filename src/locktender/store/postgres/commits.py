@@ -25,7 +25,7 @@ the submitters' lock:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -37,7 +37,7 @@ from locktender.kernel.lanes import rank
 from locktender.store.admission import WAITING, WINDOW_SECONDS, capped, closing
 from locktender.store.decode import decode_tags, keeps_text
 from locktender.store.lanes import key_successors, let_go
-from locktender.store.postgres.composed_sql import Parts, columns, without_zeros
+from locktender.store.postgres.composed_sql import Parts, alike, columns, without_zeros
 from locktender.store.postgres.folding import TASK, Folded, fold
 from locktender.store.postgres.listener import is_sent, notices
 from locktender.store.postgres.mailing import mail_parts
@@ -47,6 +47,11 @@ from locktender.store.protocol import Committed
 
 COPY_OVER = 1_000
 """More new tasks than this are copied in."""
+_NEW_SPREAD = frozenset({"node", "state", "requested_at"})
+"""Columns that the statement `task_new` spreads where all tasks have the same; `task_save` these:"""
+_SAVED_SPREAD = frozenset(
+    {"state", "offers", "worker", "held", "requested_at", "scheduled_at", "eligible_at"}
+)
 _TRIES = 5
 
 
@@ -147,10 +152,16 @@ def _last(rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
     return _by_run(list({row[0]: row for row in rows}.values()))
 
 
-def _columns_of(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
-    """Of tasks; the first column, their ids, says how many rows there are."""
-    ids, *others = columns(rows, width)
-    return [ids, *map(without_zeros, others)]
+def _columns_of(
+    rows: Sequence[Sequence[Any]], fields: Sequence[str], spread: Set[str]
+) -> list[list[Any]]:
+    """Of tasks; the first column, their ids, says how many rows there are. `spread`: see `alike`."""
+    ids, *others = columns(rows, len(fields))
+    found = [ids]
+    for name, column in zip(fields[1:], others, strict=True):
+        sent = without_zeros(column)
+        found.append(alike(sent) if name in spread else sent)
+    return found
 
 
 async def _at_once(
@@ -159,9 +170,9 @@ async def _at_once(
     parts = Parts()
     _fence(parts, commit, version, keys=False)
     if folded.new:
-        parts.add("task_new", *_columns_of(folded.new, len(TASK)), folded.replaced)
+        parts.add("task_new", *_columns_of(folded.new, TASK, _NEW_SPREAD), folded.replaced)
     if folded.saved:
-        parts.add("task_save", *_columns_of(folded.saved, len(TaskSave._fields)))
+        parts.add("task_save", *_columns_of(folded.saved, TaskSave._fields, _SAVED_SPREAD))
     if folded.ended:
         parts.add("task_end", *columns(folded.ended, 4))
     if folded.idle:
@@ -296,9 +307,9 @@ async def _tasks(tx: PostgresSession, folded: Folded) -> None:
         if len(ids) > COPY_OVER and not await tx.all("tasks_known", ids):
             await tx.copy("task", TASK, folded.new)
         else:
-            await step(tx, "task_new", *_columns_of(folded.new, len(TASK)), folded.replaced)
+            await step(tx, "task_new", *_columns_of(folded.new, TASK, _NEW_SPREAD), folded.replaced)
     if folded.saved:
-        await step(tx, "task_save", *_columns_of(folded.saved, len(TaskSave._fields)))
+        await step(tx, "task_save", *_columns_of(folded.saved, TaskSave._fields, _SAVED_SPREAD))
     if folded.idle:
         await step(tx, "order_remove", idle=folded.idle)
     if folded.ended:

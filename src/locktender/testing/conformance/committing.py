@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from locktender.base.changes import (
     Bucket,
     NodeInput,
@@ -158,6 +160,34 @@ class TestCommitting:
         rows = await store.tasks(run)
         assert [row.id for row in rows] == [task.id for task in tasks]
         assert [row.state for row in rows[:2]] == ["cancelled", "requested"]
+
+    @pytest.mark.parametrize("others", ["alike", "one_differs", "one_has_none"])
+    async def test_columns_of_many_tasks_are_saved(self, world: StoreScene, others: str) -> None:
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        run = (await submitted(store)).seq
+        await leader.start(run)
+        new = [TaskRow(task_id(run, n), 7, n, "requested", requested_at=5) for n in range(3)]
+        hot = TaskSave(0, "failed", 1, 2, 3, 4, 5, "w", b"{}", b"err", 6, 7, 8, 9, 10, 11)
+        saves = [hot._replace(id=task.id) for task in new]
+        # The last too: what stands first must not stand for the others.
+        for odd in (0, 2) if others != "alike" else ():
+            if others == "one_differs":
+                new[odd] = new[odd]._replace(node=8, state="pending", requested_at=50)
+                saves[odd] = TaskSave(
+                    *(new[odd].id, "skipped", 20, 21, 22, 23, 24, "x", b"[]", b"no"),
+                    *(25, 26, 27, 28, 29, 30),
+                )
+            else:
+                new[odd] = new[odd]._replace(node=0, requested_at=0)
+                saves[odd] = TaskSave(
+                    *(new[odd].id, "failed", 0, 0, 0, 0, 0, None, None, None),
+                    *(0, 0, 0, 0, 0, 0),
+                )
+        await leader.commit(tasks_new=new)
+        assert await store.tasks(run) == new
+        await leader.commit(tasks_saved=saves)
+        assert [saved(row) for row in await store.tasks(run)] == saves
 
     async def test_every_hot_column_is_saved(self, world: StoreScene) -> None:
         store = await world.open()

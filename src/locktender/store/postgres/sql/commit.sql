@@ -60,7 +60,8 @@ UPDATE locktender.run SET waits_for = $1 WHERE waits_for = $2
 
 -- name: task_new
 -- New tasks. One that exists is left alone, so that advancing a run may be repeated, unless the same
--- commit also saves it or writes it over what an earlier try of its run left. A column without values is zero.
+-- commit also saves it or writes it over what an earlier try of its run left. A column without values is zero;
+-- of some columns one value stands for all rows: it is sent, and read, once.
 INSERT INTO locktender.task (
     id, node, idx, state, attempt, tries, abandons, offers, token, worker, held, input, output,
     error, requested_at, scheduled_at, started_at, ended_at, not_before, eligible_at
@@ -70,9 +71,17 @@ INSERT INTO locktender.task (
     error, coalesce(requested_at, 0), coalesce(scheduled_at, 0), coalesce(started_at, 0),
     coalesce(ended_at, 0), coalesce(not_before, 0), coalesce(eligible_at, 0)
 FROM unnest(
-    $1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[],
+    $1::bigint[],
+    CASE cardinality($2::bigint[]) WHEN 1
+        THEN array_fill(($2::bigint[])[1], ARRAY[cardinality($1::bigint[])]) ELSE $2::bigint[] END,
+    $3::bigint[],
+    CASE cardinality($4::text[]) WHEN 1
+        THEN array_fill(($4::text[])[1], ARRAY[cardinality($1::bigint[])]) ELSE $4::text[] END,
+    $5::bigint[], $6::bigint[], $7::bigint[],
     $8::bigint[], $9::bigint[], $10::text[], $11::bytea[], $12::bytea[], $13::bytea[], $14::bytea[],
-    $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[]
+    CASE cardinality($15::bigint[]) WHEN 1
+        THEN array_fill(($15::bigint[])[1], ARRAY[cardinality($1::bigint[])]) ELSE $15::bigint[] END,
+    $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[]
 ) v (
     id, node, idx, state, attempt, tries, abandons, offers, token, worker, held, input, output,
     error, requested_at, scheduled_at, started_at, ended_at, not_before, eligible_at
@@ -88,7 +97,8 @@ ON CONFLICT (id) DO UPDATE SET
 WHERE task.id = ANY($21::bigint[])
 
 -- name: task_save
--- Tasks the leader owns, as they are now. A column without values is zero.
+-- Tasks the leader owns, as they are now. A column without values is zero; of some columns one value stands
+-- for all rows.
 UPDATE locktender.task t SET
     state = v.state, attempt = coalesce(v.attempt, 0), tries = coalesce(v.tries, 0),
     abandons = coalesce(v.abandons, 0), offers = coalesce(v.offers, 0), token = coalesce(v.token, 0),
@@ -97,9 +107,25 @@ UPDATE locktender.task t SET
     ended_at = coalesce(v.ended_at, 0), not_before = coalesce(v.not_before, 0),
     eligible_at = coalesce(v.eligible_at, 0)
 FROM unnest(
-    $1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
-    $8::text[], $9::bytea[], $10::bytea[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[],
-    $15::bigint[], $16::bigint[]
+    $1::bigint[],
+    CASE cardinality($2::text[]) WHEN 1
+        THEN array_fill(($2::text[])[1], ARRAY[cardinality($1::bigint[])]) ELSE $2::text[] END,
+    $3::bigint[], $4::bigint[], $5::bigint[],
+    CASE cardinality($6::bigint[]) WHEN 1
+        THEN array_fill(($6::bigint[])[1], ARRAY[cardinality($1::bigint[])]) ELSE $6::bigint[] END,
+    $7::bigint[],
+    CASE cardinality($8::text[]) WHEN 1
+        THEN array_fill(($8::text[])[1], ARRAY[cardinality($1::bigint[])]) ELSE $8::text[] END,
+    CASE cardinality($9::bytea[]) WHEN 1
+        THEN array_fill(($9::bytea[])[1], ARRAY[cardinality($1::bigint[])]) ELSE $9::bytea[] END,
+    $10::bytea[],
+    CASE cardinality($11::bigint[]) WHEN 1
+        THEN array_fill(($11::bigint[])[1], ARRAY[cardinality($1::bigint[])]) ELSE $11::bigint[] END,
+    CASE cardinality($12::bigint[]) WHEN 1
+        THEN array_fill(($12::bigint[])[1], ARRAY[cardinality($1::bigint[])]) ELSE $12::bigint[] END,
+    $13::bigint[], $14::bigint[], $15::bigint[],
+    CASE cardinality($16::bigint[]) WHEN 1
+        THEN array_fill(($16::bigint[])[1], ARRAY[cardinality($1::bigint[])]) ELSE $16::bigint[] END
 ) v (
     id, state, attempt, tries, abandons, offers, token, worker, held, error, requested_at,
     scheduled_at, started_at, ended_at, not_before, eligible_at
