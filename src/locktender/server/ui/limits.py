@@ -31,7 +31,7 @@ MEANING = {
     "topic_retention": "How long events of a topic are kept",
 }
 SETTABLE = frozenset(MEANING)
-CHOICES = {
+CHOICES: dict[str, tuple[tuple[str, str], ...]] = {
     "strict_pools": (("true", "on"), ("false", "off")),
     "placement": tuple((each, each) for each in get_args(Placement)),
 }
