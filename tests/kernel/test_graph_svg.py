@@ -54,6 +54,15 @@ def test_the_step_that_traces_a_flow_is_drawn_where_it_fails():
     assert "trace the flow" in "".join(drawn(failed).itertext())
 
 
+def test_numbers_of_a_large_map_are_short():
+    states = {"completed": 25_580, "scheduled": 120, "requested": 74_300}
+
+    picture = drawn(node("tiny", mapped=True, tasks=states))
+
+    notes = [each.text for each in picture.iter(f"{SVG}text") if each.get("class") == "note"]
+    assert notes == ["25.6k/100k · 120 offered"]
+
+
 def test_names_of_users_stay_text():
     name = "<img src=x onerror=alert(1)>\"'&\u202e"
 

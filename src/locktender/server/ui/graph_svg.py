@@ -19,7 +19,7 @@ import msgspec
 from locktender.base.graph import TRACE
 from locktender.client.views import GraphInfo, NodeInfo
 from locktender.server.ui.graph_layout import Placed, Point, place, ranks
-from locktender.server.ui.words import clean, step_name
+from locktender.server.ui.words import brief, clean, step_name
 
 WIDTH: Final = 196.0
 HEIGHT: Final = 50.0
@@ -29,7 +29,7 @@ MARGIN: Final = 10.0
 MAX_DRAWN: Final = 160
 """More steps are folded."""
 NAME_CHARS: Final = 18
-NOTE_CHARS: Final = 26
+NOTE_CHARS: Final = 25
 ORDER: Final = (
     "failed", "timed_out", "abandoned", "running", "scheduled", "requested", "handed_back",
     "pending", "cancelled", "skipped", "completed",
@@ -243,13 +243,14 @@ def _note(box: Box) -> str:
     if box.mapped or box.calls > 1:
         done = box.tasks.get("completed", 0)
         busy = [
-            f"{box.tasks[each]:,} {CALLED.get(each, each)}"
+            f"{brief(box.tasks[each])} {CALLED.get(each, each)}"
             for each in ORDER[:6]
             if box.tasks.get(each)
         ]
         if not total:
             return "items not known yet" if box.mapped else f"{box.calls} calls"
-        return " · ".join([f"{done:,} of {total:,}", *busy[:1]])
+        of = " of " if total < 10_000 else "/"
+        return " · ".join([f"{brief(done)}{of}{brief(total)}", *busy[:1]])
     if box.state == "idle" and box.run_if != "success":
         return {"failure": "after a failure", "always": "always, at the end"}[box.run_if]
     if box.state in ("idle", "skipped") and box.condition:
