@@ -96,8 +96,9 @@ ERRORS: Final[dict[str, CodeText]] = _texts(
     ),
     (
         "invalid_flow",
-        "The graph of the flow cannot run: a cycle, a window of 0, a wrong option of a step, too many steps.",
-        "Change the flow; `field` names the step or the option.",
+        "The flow's body used a result that is not there yet (`for`, `if`, a text, `+`), or its graph cannot run: a"
+        " wrong option, a window of 0, too many steps.",
+        "Hand the result to a step: `step.map(result)`, `with_options(when=…)`. `field` names the step or option.",
     ),
     (
         "invalid_input",
