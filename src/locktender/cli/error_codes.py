@@ -96,8 +96,7 @@ ERRORS: Final[dict[str, CodeText]] = _texts(
     ),
     (
         "invalid_flow",
-        "The flow's body used a result that is not there yet (`for`, `if`, a text, `+`), or its graph cannot run: a"
-        " wrong option, a window of 0, too many steps.",
+        "The flow's body used a result that is not there yet (`for`, `if`, a text, `+`), or an option is wrong.",
         "Hand the result to a step: `step.map(result)`, `with_options(when=…)`. `field` names the step or option.",
     ),
     (
