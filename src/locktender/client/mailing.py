@@ -41,7 +41,7 @@ class EventWaitInfo:
     until: datetime | None
     """Then it times out; None: never."""
     token: str = field(default="", repr=False)
-    """Of `run.waits()`: whoever has it can answer this wait, once, with `client.events.answer`."""
+    """Of `run.waits()`: a program that has it can answer this wait, once, with `client.events.answer`."""
     match: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @classmethod

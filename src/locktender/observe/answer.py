@@ -31,7 +31,7 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     position: int | None = None
     """Its place in the order in which queued runs start if no other run comes: 1 is next.
 
-    Whoever is held up at a limit of its own is overtaken, and counted all the same.
+    A run that waits at a limit of its own is overtaken, and counted all the same.
     """
     position_is: Precision = "exact"
     """How `position` is meant: exact, unless fair turns are not known for certain, a tag's limit holds it or

@@ -141,7 +141,7 @@ class NamedCalls:
 
 def _no_secret(argument: str) -> InvalidInput:
     return InvalidInput(
-        f"{argument} is a secret, and a server takes none: whoever has a token could have a step show any"
+        f"{argument} is a secret, and a server takes none: a client with a token could have a step show any"
         " variable of a worker.",
         field=argument,
         hint="Let the step read os.environ itself, or submit to the database.",

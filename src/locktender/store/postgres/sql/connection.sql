@@ -798,3 +798,7 @@ WHERE CASE
     WHEN v.what = 'DELETE' THEN has_table_privilege($1::text, format('%I.%I', $2::text, v.name), v.what)
     ELSE has_any_column_privilege($1::text, format('%I.%I', $2::text, v.name), v.what)
 END
+
+-- name: request_answered
+-- A question that is answered: `request_done` of a commit can only stand behind its fence.
+DELETE FROM locktender.request WHERE seq = $1
