@@ -14,7 +14,7 @@ import pytest
 from tests.support.server_harness import Answer, fetch, process, served, until
 
 from locktender import flow, step
-from locktender.server import web
+from locktender.server import connections
 
 TOO_LATE = "2001-01-01T00:00:00Z"
 
@@ -182,7 +182,7 @@ async def test_bodies_that_are_not_read(port: int):
 
 async def test_a_request_that_never_ends_is_cut_off(port: int, monkeypatch: pytest.MonkeyPatch):
     """A byte now and then does not keep a connection: the request has to be there in time."""
-    monkeypatch.setattr(web, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(connections, "ANSWER_SECONDS", 0.3)
 
     def drip() -> bytes:
         with socket.create_connection(("127.0.0.1", port), timeout=60) as slow:
