@@ -114,17 +114,23 @@ async def submit_runs(call: ApiCall) -> Reply:
     key = _idempotency(call)
     earlier = None if key is None else await key.earlier(call.core)
     calls = [_submission(call, each) for each in body.runs]
-    prepared = in_trace(await call.api.groups.prepare(body.flow, calls), call.request)
+    try:
+        made = await call.api.groups.prepare(body.flow, calls)
+    except InvalidInput as error:
+        if (error.field or "").startswith("["):
+            error.field, error.message = f"runs{error.field}", f"runs{error.message}"
+        raise
+    prepared = in_trace(made, call.request)
     if key is not None:
         prepared = key.given_to(prepared)
         await call.api.groups.claim(key)
-    made = await call.client.submit_all_prepared(prepared, partial=body.partial)
+    answers = await call.client.submit_all_prepared(prepared, partial=body.partial)
     done: Did | None = None if earlier is None else "repeated"
     shown = [
         SubmittedEntry(error=_fault(each))
         if isinstance(each, LocktenderError)
         else SubmittedEntry(_submitted(each, done))
-        for each in made
+        for each in answers
     ]
     return Reply(SubmittedRuns(shown), 202)
 
