@@ -92,6 +92,8 @@ BAD: list[tuple[str, str, str, Any, int, str, str | None]] = [
     ("65 tags", "POST", "/runs", {**RUN, "tags": {f"t{n}": n for n in range(65)}}, 422, "at most 64", "tags"),
     ("path as tag", "POST", "/runs", {**RUN, "tags": {"a": "../../x"}}, 422, "path", "tags.a"),
     ("path as pool", "PUT", "/pools/..%5C..%5Cx", {"limit": 1}, 422, "path", "pool"),
+    ("name that is no text", "PUT", "/pools/a%ff", {"limit": 1}, 400, "not UTF-8", "path"),
+    ("filter that is no text", "GET", "/runs?flow=%ff", None, 400, "not UTF-8", "path"),
     ("path as schedule", "PUT", "/schedules/..", {**RUN, "every": "1h"}, 422, "path", "schedule"),
     ("past start", "POST", "/runs", {**RUN, "start_at": TOO_LATE}, 422, "in the past", "start_at"),
     ("past deadline", "POST", "/runs", {**RUN, "deadline": -5}, 422, "more than zero", "deadline"),
@@ -148,6 +150,8 @@ BAD: list[tuple[str, str, str, Any, int, str, str | None]] = [
 
 
 async def test_a_message_does_not_repeat_all_that_was_sent(port: int):
+    found = await fetch(port, "/api/v1/runs", "POST", {"flow": "x" * 5_000})
+    assert (found.status, len(found.text) < 1_000) == (404, True)
     for name in ("tags", "status", "cursor", "beginning"):
         found = await fetch(port, f"/api/v1/runs?{name}={'x' * 5_000}")
         assert (found.status, len(found.text) < 1_000) == (422, True), name

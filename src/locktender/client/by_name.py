@@ -18,7 +18,7 @@ from locktender.base.config import Settings
 from locktender.base.errors import InvalidInput, NotFound
 from locktender.base.graph import Graph
 from locktender.base.model import NewRun
-from locktender.base.names import did_you_mean
+from locktender.base.names import MAX_NAME, did_you_mean
 from locktender.base.unfolding import tracing_graph
 from locktender.client.core import Core
 from locktender.client.submission import Submission
@@ -46,9 +46,9 @@ async def announced_flow(core: Core, name: str) -> AnnouncedFlow:
         return found[0]
     known = {*registry.flows, *(each.name for each in await core.store.flows())}
     raise NotFound(
-        f"there is no flow {name!r} here, and no worker has announced one of that name.",
+        f"there is no flow {name[:MAX_NAME]!r} here, and no worker has announced one of that name.",
         field="flow",
-        got=name,
+        got=name[:MAX_NAME],
         hint=did_you_mean(name, known)
         or "Start a worker that knows it: locktender worker FILE.py; or import its file here.",
     )
