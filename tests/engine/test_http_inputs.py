@@ -62,6 +62,12 @@ async def port(tmp_path: Path) -> AsyncIterator[int]:
 
 
 RUN = {"flow": "inputs plain"}
+
+
+def many(*wrong: dict[str, Any]) -> dict[str, Any]:
+    return {**RUN, "runs": [{}, *wrong]}
+
+
 MISSING = "0" * 26
 DEEP = b'{"flow": "inputs plain", "args": {"n": ' + b"[" * 10_000 + b"]" * 10_000 + b"}}"
 BAD: list[tuple[str, str, str, Any, int, str, str | None]] = [
@@ -104,8 +110,8 @@ BAD: list[tuple[str, str, str, Any, int, str, str | None]] = [
     ("no runs", "POST", "/runs/batch", {**RUN, "runs": []}, 422, "must not be empty", "runs"),
     ("too many", "POST", "/runs/batch", {**RUN, "runs": [{}] * 100_001}, 422, "at most 10,000 items", "runs"),
     ("wrong in many", "POST", "/runs/batch", {**RUN, "runs": [{}, {"key": 1}]}, 422, "a text", "runs[1].key"),
-    ("wrong argument in many", "POST", "/runs/batch", {**RUN, "runs": [{}, {"args": {"n": "x"}}]}, 422, "runs[1]: ", "runs[1].n"),
-    ("wrong tag in many", "POST", "/runs/batch", {**RUN, "runs": [{}, {"tags": {"a": ".."}}]}, 422, "runs[1]: ", "runs[1].tags.a"),
+    ("second args", "POST", "/runs/batch", many({"args": {"n": "x"}}), 422, "runs[1]: ", "runs[1].n"),
+    ("second tag", "POST", "/runs/batch", many({"tags": {"a": ".."}}), 422, "runs[1]: ", "runs[1].tags.a"),
     ("typo in many", "POST", "/runs/batch", {**RUN, "runs": [{}, {"tag": {}}]}, 422, "'tags'", "runs[1].tag"),
     ("malformed id", "GET", "/runs/..%5Cx", None, 404, "not the id of a run", "run"),
     ("short id", "GET", "/runs/abc", None, 404, "26 letters", "run"),

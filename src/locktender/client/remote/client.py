@@ -368,7 +368,7 @@ _OF_RUN = re.compile(r"runs\[(\d+)\]")
 
 
 def _name_call(error: InvalidInput, before: int) -> None:
-    """The server names the run of its request; the caller of `submit_many` knows calls, `before` of them sent earlier."""
+    """The server names the run of its request; the caller knows calls, `before` of them sent earlier."""
     if (found := _OF_RUN.match(error.field or "")) is not None:
         ours = f"[{int(found[1]) + before}]"
         error.field = f"{ours}{(error.field or '')[found.end() :]}"

@@ -68,6 +68,26 @@ _TAGS = {
     "health": "This server.",
     "ready": "This server.",
 }
+_GIVES: dict[str, dict[str, str]] = {
+    "submit_run": {"run": "$response.body#/id"},
+    "submit_runs": {"run": "$response.body#/runs/0/run/id"},
+    "retry_run": {"run": "$response.body#/id"},
+    "run_schedule": {"run": "$response.body#/id"},
+    "list_runs": {"run": "$response.body#/runs/0/id"},
+    "list_waits": {"run": "$response.body#/waits/0/run"},
+    "list_tasks": {"run": "$request.path.run", "task": "$response.body#/tasks/0/id"},
+    "list_flows": {"flow": "$response.body#/flows/0/name"},
+    "list_pools": {"pool": "$response.body#/pools/0/name"},
+    "set_pool": {"pool": "$request.path.pool"},
+    "list_limits": {"limit": "$response.body#/limits/0/name"},
+    "set_limit": {"limit": "$request.path.limit"},
+    "set_tag_limit": {"rule": "$request.path.rule"},
+    "set_schedule": {"schedule": "$request.path.schedule"},
+    "list_workers": {"worker": "$response.body#/workers/0/id"},
+    "create_token": {"token": "$response.body#/id"},
+    "keep_event_reader": {"reader": "$request.path.reader"},
+}
+"""Which answer has what other routes ask for in their path: the links of the document."""
 Json = dict[str, Any]
 _TEXT: Json = {"type": "string"}
 _HEADERS: dict[str, Json] = {
@@ -76,7 +96,8 @@ _HEADERS: dict[str, Json] = {
         "minLength": 1,
         "maxLength": MAX_KEY,
         "pattern": "^[!-~]([ -~]*[!-~])?$",
-    }
+    },
+    "If-Match": {"type": "string", "pattern": r'^(W/)?"?[!#-+\--~]+"?$'},
 }
 
 
@@ -205,6 +226,8 @@ def _responses(route: ApiRoute, known: Mapping[str, Json]) -> Json:
         good["description"] = f"Messages, whose data is {route.answer.__name__} as JSON."
     if route.status == 202 and route.name in ("submit_run", "retry_run", "run_schedule"):
         good["headers"] = {"Location": {"schema": {"type": "string"}, "description": "The run."}}
+    if links := _links(_GIVES.get(route.name, {})):
+        good["links"] = links
     found: Json = {str(route.status): good}
     for status in sorted({*_ANY_ROUTE, *route.refuses} - route.also.keys()):
         found[str(status)] = {
@@ -221,6 +244,17 @@ def _responses(route: ApiRoute, known: Mapping[str, Json]) -> Json:
             "content": {"application/json": {"schema": known[_key(kind)]}},
         }
     return dict(sorted(found.items()))
+
+
+def _links(gives: Mapping[str, str]) -> Json:
+    """Of an answer: the operations whose path it fills."""
+    found: Json = {}
+    for route in TABLE:
+        wanted = set(re.findall(r"{(\w+)}", route.path))
+        if wanted and wanted <= gives.keys():
+            parameters = {name: gives[name] for name in sorted(wanted)}
+            found[route.name] = {"operationId": route.name, "parameters": parameters}
+    return found
 
 
 def _meaning(status: int) -> str:
