@@ -11,7 +11,10 @@ import msgspec
 import pytest
 from tests.support.server_harness import fetch, process, served
 
+from locktender.base.errors import AdmissionRejected
+from locktender.client.remote.faults import _errors
 from locktender.server.api import openapi
+from locktender.server.api.answers import Fault, status_of
 from locktender.server.api.principal import Scope
 from locktender.server.api.routing import ApiRoute
 from locktender.server.api.table import TABLE
@@ -30,6 +33,18 @@ def test_every_reference_of_the_document_leads_somewhere():
     assert set(re.findall(r'"#/components/schemas/(\w+)"', text)) <= set(schemas)
     names = [each.name for each in TABLE]
     assert len(names) == len(set(names))
+
+
+def test_examples_of_answers_are_answers():
+    kinds = {each.name: each.answer for each in TABLE}
+    for name, shown in openapi.ANSWERS.items():
+        made = msgspec.convert(shown, kinds[name])
+        assert msgspec.to_builtins(made).keys() == shown.keys()
+    codes = {each.code: status_of(each("")) for each in _errors() if each is not AdmissionRejected}
+    codes[AdmissionRejected.code] = 429
+    for status, shown in openapi.FAULTS.items():
+        assert isinstance(msgspec.convert(shown, Fault), Fault)
+        assert codes[shown["code"]] == status
 
 
 def test_every_path_is_filled_by_the_answer_of_another_route():
