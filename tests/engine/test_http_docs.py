@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
+from openapi_spec_validator import validate
 from tests.support.server_harness import fetch, process, served
 
 from locktender.base.errors import AdmissionRejected
@@ -25,6 +26,10 @@ WRITE = "python -m tests.engine.test_http_docs"
 
 def test_the_document_that_is_checked_in_is_the_one_that_is_served():
     assert CHECKED_IN.read_bytes() == openapi.encoded(), f"write it again: {WRITE}"
+
+
+def test_the_document_is_openapi():
+    validate(json.loads(openapi.encoded()))
 
 
 def test_every_reference_of_the_document_leads_somewhere():
