@@ -99,10 +99,10 @@ def commands() -> str:
         usage = " ".join(["locktender", path, *words, "[OPTIONS]"])
         parts += [f"## {path}", f"```text\n{usage}\n```", _help_text(node)]
         rows = [
-            (f"`{each.metavar or each.name.upper()}`", "", each.help or "") for each in arguments
+            (f"`{each.metavar or each.name.upper()}`", "", _plain(each.help)) for each in arguments
         ]
         rows += [
-            (_flags(each), _shown_default(each), each.help or "")
+            (_flags(each), _shown_default(each), _plain(each.help))
             for each in node.params
             if each.param_type_name == "option" and each.name not in EVERYWHERE and not each.hidden
         ]
@@ -126,6 +126,11 @@ def _help_text(node: Any) -> str:
         examples.append(epilog)
     shown = "\n\n".join(text).replace("\b", "")
     return shown + ("\n\n```text\n" + "\n".join(examples) + "\n```" if examples else "")
+
+
+def _plain(text: str | None) -> str:
+    """Help as it is shown: a backslash keeps a bracket from being read as markup."""
+    return (text or "").replace("\\[", "[")
 
 
 def _flags(option: Any) -> str:
