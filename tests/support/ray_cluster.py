@@ -122,7 +122,13 @@ class _Owner:
         from ray.cluster_utils import Cluster
 
         more = {"gcs_server_port": port} if port else {}
-        args = {**NODE, "num_cpus": 0, "include_dashboard": False, "temp_dir": str(self._folder), **more}
+        args = {
+            **NODE,
+            "num_cpus": 0,
+            "include_dashboard": False,
+            "temp_dir": str(self._folder),
+            **more,
+        }
         self._cluster = Cluster(initialize_head=True, head_node_args=args)
         return self._cluster.address
 
