@@ -34,7 +34,8 @@ from locktender.base.errors import InvalidInput, NotFound, StoreError, StoreUnre
 
 OWNER = "owner"
 DRAFT = ".draft"
-MAX_TRIES = 5
+MAX_SWEPT = 5
+"""How often the folder of a new object may be removed before its first byte."""
 CHUNK_BYTES = 1 << 20
 PART_BYTES = 8 << 20
 """Of an object that is read or written in pieces; S3 allows 10,000 of at least 5 MB."""
@@ -235,15 +236,7 @@ class _draft:  # noqa: N801 — used as a function
         self._path = Path(path)
 
     def __enter__(self) -> BinaryIO:
-        folder = self._path.parent
-        for tries in range(1, MAX_TRIES + 1):
-            folder.mkdir(parents=True, exist_ok=True)
-            try:
-                fd, self._name = tempfile.mkstemp(prefix=".", suffix=DRAFT, dir=folder)
-                break
-            except FileNotFoundError:  # a sweep has removed the folder, which was empty
-                if tries == MAX_TRIES:
-                    raise
+        fd, self._name = _new_draft(self._path.parent)
         self._file = os.fdopen(fd, "wb")
         return self._file
 
@@ -258,6 +251,14 @@ class _draft:  # noqa: N801 — used as a function
             Path(self._name).rename(self._path)
         else:
             Path(self._name).unlink(missing_ok=True)
+
+
+def _new_draft(folder: Path) -> tuple[int, str]:
+    for _ in range(MAX_SWEPT):
+        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # a sweep has removed the folder, which was empty
+            return tempfile.mkstemp(prefix=".", suffix=DRAFT, dir=folder)
+    raise FileNotFoundError(f"the folder {folder} is removed again and again")
 
 
 def _copy(source: BinaryIO, target: BinaryIO, digest: str, size: int) -> None:

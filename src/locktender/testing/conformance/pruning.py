@@ -334,9 +334,9 @@ class TestSweeping:
         store = await world.open()
         names = [await store.put_blob(str(n).encode() * 10) for n in range(4)]
         refs = [msgspec.Raw(blob_ref(name, 10)) for name in names]
-        for what, args in (("declared", refs[0]), ("set", refs[1])):
-            spec = ScheduleSpec("f", every_us=SECOND, args=args)
-            await store.set_schedule(SetSchedule("s", what, "me", spec))
+        declared, live = (ScheduleSpec("f", every_us=SECOND, args=args) for args in refs[:2])
+        await store.set_schedule(SetSchedule("s", "declared", "code", declared))
+        await store.set_schedule(SetSchedule("s", "set", "me", live))
         await store.send(SendEvent(None, "topic", "key", bytes(refs[2]), "{}"))
         world.clock.advance(2 * BLOB_GRACE_US)
         assert (await sweep(store, await store.now())).blobs == 1
