@@ -332,7 +332,7 @@ async def logs(core: Core, run_id: str, task: int | None, limit: int) -> list[Lo
     row = await core.row(run_id)
     if row.state in OUTBOX_RUNS:
         return []
-    nodes = read_graph(await core.store.graph(row.graph)).nodes
+    nodes = await nodes_of(core.store, row.graph)
     tasks = {each.id: each for each in await core.store.tasks(row.seq)}
     lines: list[LogInfo] = []
     after = (0, 0)
@@ -350,7 +350,7 @@ async def logs(core: Core, run_id: str, task: int | None, limit: int) -> list[Lo
 async def follow_logs(core: Core, run_id: str, task: int | None) -> AsyncIterator[LogInfo]:
     """Lines as they are stored, until the run has ended: about a second after they were logged."""
     seen: dict[tuple[int, int], int] = {}
-    nodes = read_graph(await core.store.graph((await core.row(run_id)).graph)).nodes
+    nodes = await nodes_of(core.store, (await core.row(run_id)).graph)
     tasks: dict[int, TaskRow] = {}
     while True:
         # First: what an attempt logged is stored before its end is.
