@@ -239,9 +239,7 @@ async def test_events_of_no_run_go_when_they_say_nothing_any_more(
     assert (again.runs, (await marks(store)).runs) == (3, 5)
 
 
-async def test_an_unreadable_graph_is_reported_and_the_rest_checked(
-    url: str, store: Store
-) -> None:
+async def test_an_unreadable_graph_is_reported_and_the_rest_checked(url: str, store: Store) -> None:
     await fill(url, 2)
     await asyncio.to_thread(Injector(url).write, "graph", "body", 1, b"[[")
 
