@@ -73,9 +73,7 @@ def test_h1_what_one_answer_draws_is_bounded_however_many_steps_wait(
 ):
     """Sixty steps wait at two pools each; fifty are explained, and the others are counted."""
     steps, drawn = 60, list[int]()
-    rules: dict[tuple[str, str], object] = {
-        ("pool", name): PoolRule(20) for name in ("db", "api")
-    }
+    rules: dict[tuple[str, str], object] = {("pool", name): PoolRule(20) for name in ("db", "api")}
     sim = world(took=3600 * SECOND, rules=rules)
     nodes = [items(f"m{n}", step=f"s{n}", pools=needs(db=1, api=1)) for n in range(steps)]
     sim.submit(graph(*nodes, flow="wide"), consts=numbers(5))

@@ -417,7 +417,12 @@ async def run_id_of(core: Core, task: int) -> str:
     """The id of the run that a task belongs to. Raises `NotFound`."""
     labels = await core.store.run_labels([run_of(task)])
     if run_of(task) not in labels:
-        raise NotFound(f"there is no task {task}.", field="task", got=task)
+        raise NotFound(
+            f"there is no task {task}.",
+            field="task",
+            got=task,
+            hint="locktender runs show RUN --tasks shows them.",
+        )
     return labels[run_of(task)].id
 
 

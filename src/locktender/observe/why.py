@@ -139,7 +139,12 @@ async def _explain_task(store: Store, task: int, labels: Declared | None) -> Why
     if row is None:
         row = next((each for each in await store.tasks(run_of(task)) if each.id == task), None)
     if row is None:
-        raise NotFound(f"there is no task {task}.", field="task", got=task)
+        raise NotFound(
+            f"there is no task {task}.",
+            field="task",
+            got=task,
+            hint="locktender runs show RUN --tasks shows them.",
+        )
     return await _apart(store, row, snapshot.now)
 
 
