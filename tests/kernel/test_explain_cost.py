@@ -68,7 +68,7 @@ def test_h1_why_of_a_run_costs_the_same_however_many_items_wait(fair: bool):
     assert [many <= 1.1 * few for few, many in zip(*costs, strict=True)] == [True, True], costs
 
 
-def test_h1_what_one_answer_draws_is_bounded_however_many_steps_wait(
+def test_h1_draws_of_one_answer_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """Sixty steps wait at two pools each; fifty are explained, and the others are counted."""
