@@ -279,8 +279,8 @@ class CheckedRun:
         """Of a waiting run: it is woken then and not before."""
         self.was_held: bool = False
         """It is held, or ended while it was."""
-        self.mail: dict[int, str] = {}
-        """Events in its mailbox, by number: their names."""
+        self.mail: dict[int, tuple[str, int]] = {}
+        """Events in its mailbox, by number: (name, the task whose wait alone takes it; 0: any)."""
         self.taken: set[int] = set()
         """Events that were delivered to it, or refused."""
 
