@@ -47,7 +47,7 @@ class MailRule(Rule):
             return
         self._judge(event, run, n, name)
         run.mail.pop(n, None)
-        run.taken.add(n)
+        run.taken |= {n}
 
     def _judge(self, event: Event, run: CheckedRun, n: int, name: str) -> None:
         what = f"event {n} ({name}) is {event.after}"
