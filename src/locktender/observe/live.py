@@ -28,9 +28,9 @@ log: logging.Logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Question = Callable[[Scheduler, int], T | None]
 """Of a scheduler that has just decided, and the instant of that; it must take a few milliseconds at most."""
-MANY: Final = 1_000
+MIN_OPEN_TASKS: Final = 1_000
 """Open tasks from which on the leader is asked: to rebuild so few takes some milliseconds."""
-PATIENCE_SECONDS: Final = 2.0
+ANSWER_TIMEOUT_SECONDS: Final = 2.0
 POLL_SECONDS: Final = 0.01
 
 
@@ -69,19 +69,19 @@ async def ask_leader(
     """
     leader, loop = _leaders.get(store, (None, None))
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):
             if leader is None or loop is not asyncio.get_running_loop():
                 body = await _ask_elsewhere(store, subject)
                 return read(body) if body else None
-            return await leader.ask(question) if leader.open_tasks >= MANY else None
+            return await leader.ask(question) if leader.open_tasks >= MIN_OPEN_TASKS else None
     except (TimeoutError, LocktenderError, msgspec.MsgspecError) as error:
-        log.info("the leader is not asked about %s: %s", subject, error)
+        log.info("failed to ask the leader about %s: %s", subject, error)
         return None
 
 
 async def _ask_elsewhere(store: Store, subject: str) -> bytes | None:
     """Of a leader in another process: the question is a request to it, and the answer is a row."""
-    if await store.executing_tasks(MANY) < MANY or await store.leader() is None:
+    if await store.executing_tasks(MIN_OPEN_TASKS) < MIN_OPEN_TASKS or await store.leader() is None:
         return None
     name = token_hex(8)
     await store.ask([Request("why", subject, reason=name)])

@@ -19,7 +19,7 @@ from locktender.base.changes import Bucket
 from locktender.base.limits import PoolRule
 
 UNBOUNDED: Final = 1 << 62
-FEW: Final = 200
+MAX_COUNTED_SINGLY: Final = 200
 Key = tuple[int, int, int, int]
 """Global order: priority, fair turn, age, id. Smaller goes first."""
 
@@ -275,7 +275,7 @@ class Lane(Generic[W]):
         for found, waiter in enumerate(self.in_order()):
             if (waiter.rank, waiter.id) >= own:
                 return found
-            if found >= FEW:
+            if found >= MAX_COUNTED_SINGLY:
                 break
         else:
             return len(self.live)
