@@ -68,14 +68,14 @@ def test_runs_that_have_ended_are_not_kept():
 
 def test_a_queued_run_takes_little_memory():
     submitted = {
-        **{
-            "flow": "shop.flows:build",
-            "graph": "g" * 64,
-            "tags": {},
-            "priority": 0,
-            "generation": 0,
-        },
-        **{"lane": 4, "rank": [0, 1_794_884_038_161_088], "kind": "flow"},
+        "flow": "shop.flows:build",
+        "graph": "g" * 64,
+        "tags": {},
+        "priority": 0,
+        "generation": 0,
+        "lane": 4,
+        "rank": [0, 1_794_884_038_161_088],
+        "kind": "flow",
     }
     body = pack([Change("run", 0, NEW, "queued", 0, submitted)])
     replaying = Replay(History((), {}), RULES)
