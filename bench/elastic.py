@@ -19,7 +19,7 @@ import psutil
 
 from bench import cluster_steps as steps
 from bench.report import Figure
-from bench.worker_seconds import ProcessLife, Work, figures
+from bench.worker_seconds import ProcessLife, Work, cost_figures
 from locktender import connect
 from locktender.testing import load_history
 
@@ -111,5 +111,5 @@ def _local(url: str, folder: str) -> list[Figure]:
         Figure(f"{TASKS} tasks of {SECONDS * 1e3:.0f} ms, workers of {PERMITS} permits: workers", count, "",
                f"≤ {WORKERS}", count <= WORKERS),
         Figure("… from submission to the last result", wall, "s"),
-        *figures(watch.lives, load_history(url).events, work),
+        *cost_figures(watch.lives, load_history(url).events, work),
     ]  # fmt: skip

@@ -18,7 +18,7 @@ from tests.support.ray_cluster import ENVIRONMENT, RayCluster
 from tests.support.worker_records import WorkerRecords, peak
 
 from bench.report import Figure
-from bench.worker_seconds import ProcessLife, Work, figures
+from bench.worker_seconds import ProcessLife, Work, cost_figures
 from locktender.base.clock import SECOND, SystemClock
 from locktender.testing import Overlap, eventually, load_history
 from locktender.testing.overlap import VARIABLE
@@ -83,7 +83,7 @@ def _report(workers: WorkerRecords, events: Any) -> None:
         Figure(f"{TASKS} tasks of {SECONDS:.0f} s, workers of {PERMITS} permits: workers at once", at_once, "",
                f"≤ {WORKERS}", at_once <= WORKERS),
         Figure("… workers", len(lives), ""),
-        *figures(lives, events, Work(TASKS, SECONDS, PERMITS, IDLE)),
+        *cost_figures(lives, events, Work(TASKS, SECONDS, PERMITS, IDLE)),
     ]  # fmt: skip
     for figure in found:
         print(figure.line())

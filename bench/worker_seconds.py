@@ -47,7 +47,7 @@ class _Trace:
     began: dict[int, float] = field(default_factory=dict[int, float])
 
 
-def figures(lives: Sequence[ProcessLife], events: Iterable[Event], work: Work) -> list[Figure]:
+def cost_figures(lives: Sequence[ProcessLife], events: Iterable[Event], work: Work) -> list[Figure]:
     traces = _traces(events)
     seen = [(life, traces[life.pid]) for life in lives]
     lived = sum(life.ended - life.began for life in lives)

@@ -25,7 +25,7 @@ pytest_plugins = ["locktender.testing.postgres"]
 
 LEFT_OUT = {
     "meta", "leader", "migration", "frozen_clock", "closed", "blob", "asked_worker", "provisioner",
-    "audit_state", "event_reader", "idempotency", "workers_version",
+    "audit_state", "event_reader", "idempotency", "workers_version", "answer",
 }  # fmt: skip
 """Tables that are not copied row by row: marks, cursors, and what each dialect keeps in its own way."""
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.text import Text
 from tests.cli.test_json_times import all_commands
 from tests.steps import word_steps as flows
 from tests.support.cli_harness import executable, interrupt, output_of, started, until
@@ -17,6 +18,14 @@ def test_every_command_has_an_example():
     for path, command in all_commands():
         text = f"{command.help or ''}\n{command.epilog or ''}"
         assert f"locktender {path}" in text, f"add an example of {path} to cli/examples.py"
+
+
+def test_help_shows_words_in_square_brackets():
+    """An unescaped `[word]` is markup, which is not shown."""
+    for path, command in all_commands():
+        for each in command.params:
+            text = getattr(each, "help", None) or ""
+            assert Text.from_markup(text).plain.count("[") == text.count("["), f"{path}: {text}"
 
 
 def test_exit_codes_are_said(tmp_path: Path):

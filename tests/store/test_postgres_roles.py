@@ -68,6 +68,7 @@ MAY = {
 """Verbs of a worker, and those that ask no table."""
 READS = {
     *(
+        "executing_tasks",
         "lives",
         "log_counts",
         "logs",
