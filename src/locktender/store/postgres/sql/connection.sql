@@ -635,6 +635,10 @@ FROM fence, unnest($1::bigint[], $2::bytea[]) v (n, body)
 SELECT fence.last, clock.now, pg_notify($1, concat_ws(' ', $2::text, fence.last + 1, fence.last + $3::bigint))
 FROM fence, clock
 
+-- name: request_answered
+-- A question that is answered.
+DELETE FROM locktender.request WHERE seq = $1
+
 -- name: mail_turn
 -- One at a time sends to a run or to a topic: numbers follow the order of commits, and the mailbox is bounded.
 SELECT pg_advisory_xact_lock(hashtext('locktender.mail'), hashtext($1))
