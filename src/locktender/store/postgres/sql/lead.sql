@@ -56,6 +56,10 @@ DELETE FROM locktender.queue WHERE run = $1
 -- A leader begins to carry these requests out.
 UPDATE locktender.request SET taken = least(taken, 1000) + 1 WHERE seq = ANY($1::bigint[])
 
+-- name: request_answered
+-- A question that is answered.
+DELETE FROM locktender.request WHERE seq = $1
+
 -- name: answers_forget
 -- Answers that nobody has read for a while.
 DELETE FROM locktender.answer WHERE at < (SELECT locktender.locktender_now()) - $1::bigint
