@@ -171,7 +171,7 @@ def main() -> None:
             api = Api(f"http://127.0.0.1:{port}")
             while not api.ready():
                 time.sleep(0.2)
-            pages = {**PAGES, "run": f"/runs/{fill(api)}"}
+            pages = {"run": f"/runs/{fill(api)}", **PAGES}
             with sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
                 take(browser, api.origin, pages, folder)

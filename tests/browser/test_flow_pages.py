@@ -143,6 +143,9 @@ def test_the_overview_shows_where_work_is_held(browser: Browser, filled: Filled)
         expect(page.locator(".canal .chamber").first).to_contain_text("30 runs")
         expect(page.locator(".bottleneck")).to_contain_text("the run queue: 30 runs, 2 of 2 taken")
         expect(page.locator("table").first).to_contain_text("pool ui db")
+        expect(page.locator("thead").first).to_contain_text("Passed a minute")
+        expect(page.locator("td.num").nth(1)).to_have_text(re.compile(r"^\d"))
+        expect(page.locator(".sluice").first).to_contain_text("a minute")
         shut = page.locator(".sluice.full")
         expect(shut).to_have_text([re.compile("the run queue"), re.compile("slots and workers")])
         expect(page.locator(".uplot canvas")).to_have_count(2)
@@ -245,6 +248,7 @@ def test_runs_are_filtered_searched_and_changed_together(browser: Browser, fille
 
         page.goto("/runs?status=queued&tags=n=9")
         page.get_by_role("button", name="Reprioritise all").click()
+        expect(page.locator("#dialog code").last).to_contain_text("/api/v1/queue/priority")
         confirm(page, "Reprioritise 1 run", priority="77")
         run = filled.queued[9]
         eventually(lambda: filled.site.call("GET", f"/runs/{run}")["priority"] == 77)
@@ -320,6 +324,24 @@ def test_limits_are_set_and_their_changes_listed(browser: Browser, filled: Fille
         confirm(page, "Set", rule="team=*", limit="2")
         expect(page.locator("tr[data-row]", has_text="team=*")).to_contain_text("2 at once")
         expect(page.locator(".section", has_text="Changes of limits")).to_contain_text("fewer")
+
+
+def test_settings_of_the_engine_are_set_by_a_form(browser: Browser, filled: Filled):
+    with reading(browser, filled.site.origin) as page:
+        page.goto("/limits")
+        strict, boost = (
+            page.locator("tr", has_text=each) for each in ("strict_pools", "age_boost")
+        )
+        strict.get_by_role("button", name="Set").click()
+        expect(page.locator("#dialog code").last).to_contain_text('{"value": false}')
+        page.locator("#dialog select").select_option("on")
+        confirm(page, "Set", reason="typing errors")
+        expect(strict.locator("td").nth(1)).to_have_text("on")
+        boost.get_by_role("button", name="Set").click()
+        expect(page.locator("#dialog code").first).to_have_text("locktender limits set age_boost 0")
+        confirm(page, "Set")
+        for name in ("strict_pools", "age_boost"):
+            filled.site.call("POST", f"/limits/{name}/reset")
 
 
 def test_a_limit_is_paused_resumed_and_reset_and_counts_what_it_holds(
@@ -440,6 +462,22 @@ def test_pages_fit_a_phone(browser: Browser, filled: Filled):
             page.goto(path)
             expect(page.locator("h1").first).to_be_visible()
             assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+
+
+def test_tables_and_filters_fit_a_laptop(browser: Browser, filled: Filled):
+    long = (f"/runs?q={'k' * 150}", f"/runs?flow={LONG}")
+    with reading(browser, filled.site.origin) as page:
+        for path in (*PAGES, *long, f"/runs/{filled.long}?tab=slots"):
+            page.goto(path)
+            expect(page.locator("h1").first).to_be_visible()
+            for each in page.locator(".pool summary").all():
+                each.click()
+            over = "boxes => boxes.map(box => box.scrollWidth - box.clientWidth)"
+            assert max([0, *page.locator(".scroll").evaluate_all(over)]) == 0, path
+        page.goto("/runs")
+        top = "parts => parts.map(part => part.getBoundingClientRect().top)"
+        tops = page.locator(".filters label > :not(.sr)").evaluate_all(top)
+        assert max(tops) - min(tops) < 20  # in one line, however long a flow's name is
 
 
 def test_theme_keyboard_and_copying(browser: Browser, filled: Filled):

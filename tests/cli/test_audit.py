@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from tests.support.cli_harness import batch
 from tests.support.db_stores import build, fill, store_at, waiting
+from tests.support.fault_injector import Injector
+from tests.support.server_harness import until
 
-from locktender import embedded_async
+from locktender import connect_async, embedded_async
 from locktender.base.events import HISTORY, NOBODY, EventRow
 from locktender.observe import forgetting, history_reading
 from locktender.observe.checkpoint import audit, marks, take
@@ -235,3 +237,21 @@ async def test_events_of_no_run_go_when_they_say_nothing_any_more(
     assert {peak.limit for peak in full.peaks if peak.name == "pool:db"} == {2}
     again = await forget(store, Forget(await store.now() + 1, "ops"))
     assert (again.runs, (await marks(store)).runs) == (3, 5)
+
+
+async def test_an_unreadable_graph_is_reported_and_the_rest_checked(url: str, store: Store) -> None:
+    await fill(url, 2)
+    await asyncio.to_thread(Injector(url).write, "graph", "body", 1, b"[[")
+
+    async def whole() -> bool:
+        """A transaction of any database of the server may hide the end for a while."""
+        return (await audit(store)).seq == (await store.events(EventFilter(limit=10_000)))[-1].seq
+
+    await until(whole, "the whole history")
+    for full in (False, True):
+        done = await audit(store, full=full)
+        assert {each.rule for each in done.violations} == {"legal_edge"}
+        assert all("cannot be read" in each.message for each in done.violations)
+    async with connect_async(url) as client:
+        run = await client.runs.get((await client.runs.list())[0].id)
+        assert (await run.result("10s") is not None, await run.logs()) == (True, [])

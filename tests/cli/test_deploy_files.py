@@ -137,6 +137,8 @@ def test_keda_asks_for_metrics_that_exist():
         (KUBERNETES / "overlays" / "keda" / "scaledobject.yaml").read_text()
     )
     query = scaled["spec"]["triggers"][0]["metadata"]["query"]
+    # A sum over nothing is nothing, and so is what it is added to: KEDA would scale to none.
+    assert len(re.findall(r"\(sum\([^()]*\) or vector\(0\)\)", query)) == query.count("sum(") == 2
     metrics = Metrics()
     metrics.demand_by_labels = {"": 3}
     exposition = Exposition(metrics, may_lead=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -12,20 +13,34 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import asyncpg
 import pytest
 import yaml
 from tests.support.doc_blocks import ROOT, RUN_BY, Block, blocks_of, pages
+
+from locktender import embedded, flow, step
 
 pytestmark = pytest.mark.timeout(300)  # programs and processes: on a busy machine each starts late
 pytest_plugins = ["locktender.testing.postgres"]
 
 SHELL = ("sh", "console")
 DATA = ("json", "toml", "yaml")
+SQL = ("sql",)
 NO_CODE = ("", "text", "{toctree}", "{image}")
 """Output, diagrams, lists of contents and pictures."""
 URL = re.compile(r"'?postgresql://[^\s'\"]*example[^\s'\"]*'?")
 MARK = "\x01"
 PAGES = [each for each in pages() if not RUN_BY.search(each.read_text(encoding="utf-8"))]
+
+
+@step
+def lacks(row: int) -> int:
+    raise ValueError(f"no row {row}")
+
+
+@flow
+def reported(row: int) -> int:
+    return lacks(row)
 
 
 CODE = re.compile(
@@ -47,7 +62,7 @@ def programs(page: Path) -> list[Block]:
 
 
 def test_every_block_is_of_a_kind_that_is_run_or_says_why_not():
-    known = ("python", *SHELL, *DATA, *NO_CODE)
+    known = ("python", *SHELL, *DATA, *SQL, *NO_CODE)
     wrong = [
         f"{name(page)}:{each.line} ```{each.kind}"
         for page in PAGES
@@ -61,6 +76,29 @@ def test_every_block_is_of_a_kind_that_is_run_or_says_why_not():
         if each.kind in ("", "text") and CODE.search(each.code) and not each.not_run
     ]
     assert wrong == [], "run it, or write above it: <!-- not run: REASON -->"
+
+
+def test_every_file_of_a_page_is_used_by_its_commands():
+    unused: list[str] = []
+    for page in PAGES:
+        typed = "\n".join(each.code for each in wanted(page, *SHELL))
+        unused += [
+            f"{name(page)}:{each.line} {each.file}"
+            for each in blocks_of(page)
+            if each.file and not each.not_run and Path(each.file).stem not in typed
+        ]
+    assert unused == [], "a block that no command reads is not run: say why"
+
+
+def test_a_reason_names_a_test_that_exists():
+    named = [
+        (name(page), path)
+        for page in pages()
+        for each in blocks_of(page)
+        for path in re.findall(r"tests/[\w/]+\.py", each.not_run)
+    ]
+    assert len(named) > 3
+    assert [each for each in named if not (ROOT / each[1]).exists()] == []
 
 
 @pytest.mark.parametrize("page", [each for each in pages() if each not in PAGES], ids=name)
@@ -112,6 +150,30 @@ def test_data_of_a_page_can_be_read(page: Path):
 
     for each in wanted(page, *DATA):
         {"json": json.loads, "toml": tomllib.loads, "yaml": yaml.safe_load}[each.kind](each.code)
+
+
+@pytest.mark.parametrize("page", [each for each in PAGES if wanted(each, *SQL)], ids=name)
+def test_sql_of_a_page_finds_the_runs(page: Path, postgres_url: str):
+    with embedded(postgres_url) as engine:
+        run = engine.submit(reported, 3, tags={"tenant": "acme"})
+        assert run.wait("1m") == "failed"
+
+    async def ask() -> list[dict[str, object]]:
+        connection = await asyncpg.connect(postgres_url)
+        try:
+            async with connection.transaction():
+                asked = [await connection.fetch(block) for block in statements]
+                return [dict(row) for rows in asked for row in rows]
+        finally:
+            await connection.close()
+
+    statements = [
+        each for block in wanted(page, *SQL) for each in block.code.split(";") if each.strip()
+    ]
+    counted, failed, waited = asyncio.run(ask())
+    assert (counted["flow"], counted["state"], counted["count"]) == (reported.name, "failed", 1)
+    assert (failed["step"], failed["example"]) == ("lacks", "no row 3")
+    assert waited["tenant"] == "acme"
 
 
 class Typed:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.engine.test_public_signatures import PUBLIC
 from tools.site import api, lists
+from tools.site.columns import COLUMNS
 from tools.site.docstrings import options
 
 import locktender
@@ -96,6 +97,13 @@ def test_every_metric_is_on_the_page_of_metrics_and_alerts():
     made = (SOURCE / "observe" / "prometheus.py").read_text(encoding="utf-8")
     named = set(re.findall(r"\| `(locktender_\w+)`", page))
     assert [each for each in named if f'"{each.removesuffix("_total")}"' not in made] == []
+
+
+def test_every_column_of_a_table_to_read_has_a_meaning():
+    known = lists.table_columns()
+    for name, meanings in COLUMNS.items():
+        assert set(meanings) == {column for column, _, _ in known[name][1]}, name
+    assert len(known) > len(COLUMNS) > 5
 
 
 def test_every_command_and_option_says_what_it_does():

@@ -54,6 +54,9 @@ def test_nothing_is_loaded_from_elsewhere(site: Path):
 def test_each_page_can_be_searched_copied_and_read_at_night(site: Path):
     page = (site / "html" / "writing-flows.html").read_text(encoding="utf-8")
     assert "copybutton.js" in page
+    assert "hover: none" in (site / "html" / "_static" / "site.css").read_text(encoding="utf-8")
+    assert 'href="_static/favicon.svg"' in page
+    assert (site / "html" / "_static" / "favicon.svg").exists()
     assert 'data-theme="auto"' in page or "theme-toggle" in page
     assert (site / "html" / "search.html").exists()
     index = (site / "html" / "searchindex.js").read_text(encoding="utf-8")

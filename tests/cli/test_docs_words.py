@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 from tests.support.doc_blocks import ROOT, pages
+from tools.site import api, lists
 
 MOST_WORDS = 25
 """Of an average sentence."""
 REFUSED = (
-    "whoever stands", "who stands still", "what it has in hand", "a word that never arrived", "is not one.",
+    "whoever", "who stands still", "what it has in hand", "a word that never arrived", "is not one.",
     "takes nothing behind it", "for whoever does", "are not recut", "nobody's patience", "simply", "obviously",
     "just works", "of course",
 )  # fmt: skip
@@ -45,6 +46,16 @@ def test_an_average_sentence_is_short(page: Path):
 def test_no_phrase_has_to_be_read_twice(page: Path):
     text = " ".join(page.read_text(encoding="utf-8").lower().split())
     assert [phrase for phrase in REFUSED if phrase in text] == []
+
+
+def test_pages_made_from_the_code_are_plain_too():
+    made = {path: text for each in (lists, api) for path, text in each.pages()}
+    assert len(made) > 10
+    for path, text in made.items():
+        found = sentences(text)
+        assert sum(map(len, found)) / len(found) <= MOST_WORDS, path
+        plain = " ".join(text.lower().split())
+        assert [phrase for phrase in REFUSED if phrase in plain] == [], path
 
 
 def test_long_sentences_are_counted():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,18 @@ def test_every_command_has_an_example():
     for path, command in all_commands():
         text = f"{command.help or ''}\n{command.epilog or ''}"
         assert f"locktender {path}" in text, f"add an example of {path} to cli/examples.py"
+
+
+def test_no_bracket_of_a_help_text_is_lost():
+    """Rich would read `[acme]` as markup, and show nothing."""
+    for path, command in all_commands():
+        texts = [
+            command.help,
+            command.epilog,
+            *(getattr(each, "help", "") for each in command.params),
+        ]
+        for text in texts:
+            assert not re.search(r"(?<!\\)\[[a-z#/@]", text or ""), f"{path}: {text}"
 
 
 def test_exit_codes_are_said(tmp_path: Path):

@@ -124,6 +124,7 @@ def test_what_needs_the_database_says_so(tmp_path: Path, line: str):
     answer = locktender(*line.split(), "--url", "https://flows.example.org", cwd=tmp_path)
     assert answer.code == 2
     assert "needs the database itself" in answer.err
+    assert "the database that the server uses" in " ".join(answer.err.split())
     assert "Traceback" not in answer.err
 
 

@@ -163,7 +163,7 @@ def test_logs_and_errors_are_shown_without_them(
     runs.show(shell, run.id, tasks=True)
 
     read = capsys.readouterr().out
-    assert read.count("gone") == 3
+    assert read.count("gone") == 4  # logged, the error, its traceback, the task
     assert "\x1b[2J" not in read
     runs.logs(Context(url=shell.url, json=True), run.id)
     assert "\\u001b[2Jgone" in capsys.readouterr().out

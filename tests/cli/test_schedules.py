@@ -34,6 +34,7 @@ def test_schedules_are_set_shown_paused_and_deleted(tmp_path: Path):
     made = said(
         "schedules", "set", "nightly", f"{file}:noted", "--args", '{"n": 3}',
         "--cron", "0 3 * * 1-5", "--tz", "Europe/Berlin", "--overlap", "queue",
+        "--tag", "team=search", "--jitter", "30s",
     )  # fmt: skip
     assert (made["flow"], made["args"], made["overlap"]) == ("cli noted", {"n": 3}, "queue")
     assert len(made["next"]) == 5
@@ -48,10 +49,14 @@ def test_schedules_are_set_shown_paused_and_deleted(tmp_path: Path):
     assert "paused" in shown
     assert "0 3 * * 1-5 Europe/Berlin" in shown
     assert "max_active 1 · set by an operator" in shown
+    assert 'args {"n":3} · tags team=search · jitter 30s' in shown
     said("schedules", "resume", "nightly")
     assert "scheduled: next tick" in said("why", "nightly", plain=True)
     run = said("schedules", "run-now", "nightly")
-    assert said("runs", "show", run["id"])["run"]["tags"] == {"schedule": "nightly"}
+    assert said("runs", "show", run["id"])["run"]["tags"] == {
+        "schedule": "nightly",
+        "team": "search",
+    }
     listed = said("schedules", "list", plain=True)
     assert "nightly" in listed
     assert "every 15m" in listed

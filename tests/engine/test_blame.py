@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from tests.support import cli_harness
+from tests.support.fault_injector import Injector
 
-from locktender import Client, Retry, Run, embedded, flow, sleep, step, wait_event
+from locktender import Client, Retry, Run, connect, embedded, flow, sleep, step, wait_event
 from locktender.observe.blame import Blame
 from locktender.testing import check_history, eventually
 
@@ -173,6 +174,44 @@ def test_h3_waits_of_the_whole_run_are_blamed(engine: Client):
     queued.wait(TIMEOUT)
     assert {each.gate for each in adds_up(queued).gates} == {"paused:max_concurrent_runs"}
     engine.limits.resume()
+
+
+def test_h3_a_throttled_run_is_blamed(engine: Client):
+    _, throttled = [engine.submit(plain, [1], key="k", throttle="1/1h") for _ in range(2)]
+    gate = "throttle:key k, 1/1h00m"
+    eventually(lambda: throttled.status() == "waiting")
+    assert [each.gate for each in adds_up(throttled).gates] == [gate]
+    throttled.cancel()
+    throttled.wait(TIMEOUT)
+    ended = adds_up(throttled)
+    assert (ended.work_us, [each.gate for each in ended.gates]) == (0, [gate])
+
+
+@pytest.mark.parametrize("place", ["sqlite", "postgres"])
+def test_h3_a_held_run_is_blamed(place: str, tmp_path: Path, request: pytest.FixtureRequest):
+    """Its graph cannot be read: it waits for an operator, who ends it."""
+    url = str(tmp_path / "blame.db")
+    if place == "postgres":
+        url = request.getfixturevalue("postgres_url")
+    with connect(url) as client:
+        submitted = client.submit(plain, [1, 2])
+    injector = Injector(url)
+    [[seq]] = injector.query("SELECT seq FROM {}run WHERE id = ?", submitted.id)
+    graph = injector.value("graph", "body", seq)
+    injector.write("graph", "body", seq, b"[[")
+    with embedded(url, work_dir=tmp_path / "work") as client:
+        run = client.runs.get(submitted.id)
+        eventually(lambda: run.status() == "held")
+        before = {each.gate: each.us for each in adds_up(run).gates}
+        run.cancel()
+        run.wait(TIMEOUT)
+        after = {each.gate: each.us for each in adds_up(run).gates}
+        assert after["held"] > before["held"] > 0
+        # Nothing that an operator asks about it fails.
+        assert run.logs() == []
+        assert run.tasks() == []
+    injector.write("graph", "body", seq, graph)
+    check_history(url)
 
 
 def test_h3_a_wait_is_charged_to_those_who_held_the_gate(engine: Client, tmp_path: Path):

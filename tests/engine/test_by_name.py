@@ -150,6 +150,8 @@ def test_announced_parameters_say_what_they_take():
         ({"type": "object", "additionalProperties": {"type": "integer"}}, {"k": "v"}, "x.k"),
         ({"prefixItems": [{"type": "integer"}], "items": False}, ["a"], "x.0"),
         ({"$ref": "#/$defs/P"}, {"q": 1}, "x.p"),
+        ({"type": "string", "format": "date-time"}, "tomorrow", "x"),
+        ({"type": "array", "items": {"type": "string", "format": "date"}}, ["2027-02-30"], "x.0"),
     ],
 )
 def test_an_argument_that_does_not_fit_is_named(schema: Any, value: Any, field: str):
@@ -175,6 +177,9 @@ def test_an_argument_that_does_not_fit_is_named(schema: Any, value: Any, field: 
         ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, None),
         ({"type": "string"}, {"$locktender.secret": "env:X"}),
         ({"type": "unheard of"}, 3),
+        ({"type": "string", "format": "date-time"}, "2027-01-31T09:00"),  # as Pydantic reads it
+        ({"type": "string", "format": "date-time"}, "2027-01-31T09:00:00.5+01:00"),
+        ({"type": "string", "format": "unheard of"}, "x"),
     ],
 )
 def test_an_argument_that_may_fit_is_accepted(schema: Any, value: Any):

@@ -169,7 +169,7 @@ SUBMISSIONS: list[tuple[Callable[[Client], Any], type[LocktenderError], str]] = 
     (
         lambda engine: engine.submit_many(simple, [1, (1, "x" * 3_000_000)]),
         InvalidInput,
-        r"\[1\].the arguments",
+        r"\[1\]: the arguments",
     ),
     (
         lambda engine: engine.submit(simple, "a"),
@@ -180,7 +180,7 @@ SUBMISSIONS: list[tuple[Callable[[Client], Any], type[LocktenderError], str]] = 
     (lambda engine: engine.submit(simple, x=[1]), InvalidInput, "The annotation asks for int"),
     (lambda engine: engine.submit(spread, 1, "b"), InvalidInput, "xs is not int"),
     (lambda engine: engine.submit(spread, 1, named="b"), InvalidInput, "named is not int"),
-    (lambda engine: engine.submit_many(simple, [1, "b"]), InvalidInput, "x is not int"),
+    (lambda engine: engine.submit_many(simple, [1, "b"]), InvalidInput, r"\[1\]: x is not int"),
     (
         lambda engine: engine.submit_many(
             simple, [1, Submission((2,)), Submission(kwargs={"x": "b"})]

@@ -54,6 +54,13 @@ async def pair(a: Any, b: Any) -> list[Any]:
 
 
 @flow
+def two_people() -> list[Any]:
+    ann = wait_event("approved", timeout="1h", schema=int, name="ann")
+    bob = wait_event("approved", timeout="1h", schema=str, name="bob")
+    return pair(ann, bob)
+
+
+@flow
 def approval(n: int) -> list[Any]:
     report = double(n)
     answer = wait_event("approved", timeout="2d", after=report)
@@ -200,6 +207,20 @@ def test_bad_events_are_refused_with_their_field(client: Client):
         client.runs.get("0" * 26).send("approved")
     with pytest.raises(InvalidFlow, match="outside a flow"):
         wait_event("approved")
+
+
+def test_a_token_answers_no_other_wait_of_its_name(client: Client):
+    run = client.submit(two_people)
+    eventually(lambda: len(run.waits()) == 2)
+    ann, bob = sorted(run.waits(), key=lambda each: each.task)
+    with pytest.raises(InvalidInput, match="'payload' of event 'approved' must be a string"):
+        client.events.answer(bob.token, 7)
+    assert client.events.answer(bob.token, "of bob")
+    eventually(lambda: [each.task for each in run.waits()] == [ann.task])
+    with pytest.raises(InvalidInput, match="is over"):
+        client.events.answer(bob.token, "again")
+    assert client.events.answer(ann.token, 1)
+    assert run.result(TIMEOUT) == [1, "of bob"]
 
 
 def test_a_token_answers_its_wait_once(client: Client):

@@ -337,6 +337,10 @@ async def test_a_setting_that_changed_meanwhile_is_refused(api: Asked):
     races = [api.put("/pools/db", {"limit": n}, if_match=second.headers["etag"]) for n in (6, 7, 8)]
     assert sorted(each.status for each in await asyncio.gather(*races)) == [200, 412, 412]
     assert (await api.put("/pools/new", {"limit": 1}, if_match="*")).status == 412
+    assert (await api.put("/pools/db", {"limit": 9}, if_match="*")).status == 200
+    assert (await api.put("/limits/max_active", {"value": 40}, if_match="*")).status == 200
+    several = await api.put("/pools/db", {"limit": 9}, if_match='"a", "b"')
+    assert (several.status, several.data["field"]) == (400, "if-match")
     tag = (await api.get("/limits/max_active")).headers["etag"]
     assert (await api.put("/limits/max_active", {"value": 50}, if_match=tag)).status == 200
     assert (await api.put("/limits/max_active", {"value": 60}, if_match=tag)).status == 412
@@ -344,7 +348,7 @@ async def test_a_setting_that_changed_meanwhile_is_refused(api: Asked):
     assert (await api.put("/limits/fair", {"value": "tenant", "weights": {"a": 2}})).status == 200
     changes = (await api.get("/limit-changes")).data["changes"]
     assert {each["who"] for each in changes} == {"http"}
-    assert [each["after"] for each in changes if each["name"] == "max_active"] == ["50"]
+    assert [each["after"] for each in changes if each["name"] == "max_active"] == ["50", "40"]
     assert (await api.post("/limits/max_active/reset")).status == 200
     assert (await api.get("/limits/max_active")).data["value"] == "10,000"
     assert (await api.request("DELETE", "/pools/db")).status == 200

@@ -9,9 +9,13 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
+from openapi_spec_validator import validate
 from tests.support.server_harness import fetch, process, served
 
+from locktender.base.errors import AdmissionRejected
+from locktender.client.remote.faults import _errors
 from locktender.server.api import openapi
+from locktender.server.api.answers import Fault, status_of
 from locktender.server.api.principal import Scope
 from locktender.server.api.routing import ApiRoute
 from locktender.server.api.table import TABLE
@@ -24,12 +28,46 @@ def test_the_document_that_is_checked_in_is_the_one_that_is_served():
     assert CHECKED_IN.read_bytes() == openapi.encoded(), f"write it again: {WRITE}"
 
 
+def test_the_document_is_openapi():
+    validate(json.loads(openapi.encoded()))
+
+
 def test_every_reference_of_the_document_leads_somewhere():
     text = openapi.encoded().decode()
     schemas = openapi.document()["components"]["schemas"]
     assert set(re.findall(r'"#/components/schemas/(\w+)"', text)) <= set(schemas)
     names = [each.name for each in TABLE]
     assert len(names) == len(set(names))
+
+
+def test_examples_of_answers_are_answers():
+    kinds = {each.name: each.answer for each in TABLE}
+    for name, shown in openapi.ANSWERS.items():
+        made = msgspec.convert(shown, kinds[name])
+        assert msgspec.to_builtins(made).keys() == shown.keys()
+    codes = {each.code: status_of(each("")) for each in _errors() if each is not AdmissionRejected}
+    codes[AdmissionRejected.code] = 429
+    for status, shown in openapi.FAULTS.items():
+        assert isinstance(msgspec.convert(shown, Fault), Fault)
+        assert codes[shown["code"]] == status
+
+
+def test_every_path_is_filled_by_the_answer_of_another_route():
+    """So that generated requests reach what there is, and not only 404."""
+    operations = [
+        each for methods in openapi.document()["paths"].values() for each in methods.values()
+    ]
+    linked = {
+        link["operationId"]: set(link["parameters"])
+        for operation in operations
+        for response in operation["responses"].values()
+        for link in response.get("links", {}).values()
+    }
+    nothing_names_it = {"send_to_topic", "get_cached"}
+    for route in TABLE:
+        wanted = set(re.findall(r"{(\w+)}", route.path))
+        if wanted and route.name not in nothing_names_it:
+            assert linked.get(route.name) == wanted, route.name
 
 
 @pytest.mark.parametrize("route", TABLE, ids=lambda route: route.name)

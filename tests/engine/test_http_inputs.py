@@ -14,7 +14,7 @@ import pytest
 from tests.support.server_harness import Answer, fetch, process, served, until
 
 from locktender import flow, step
-from locktender.server import web
+from locktender.server import connections
 
 TOO_LATE = "2001-01-01T00:00:00Z"
 
@@ -62,6 +62,12 @@ async def port(tmp_path: Path) -> AsyncIterator[int]:
 
 
 RUN = {"flow": "inputs plain"}
+
+
+def many(*wrong: dict[str, Any]) -> dict[str, Any]:
+    return {**RUN, "runs": [{}, *wrong]}
+
+
 MISSING = "0" * 26
 DEEP = b'{"flow": "inputs plain", "args": {"n": ' + b"[" * 10_000 + b"]" * 10_000 + b"}}"
 BAD: list[tuple[str, str, str, Any, int, str, str | None]] = [
@@ -92,6 +98,8 @@ BAD: list[tuple[str, str, str, Any, int, str, str | None]] = [
     ("65 tags", "POST", "/runs", {**RUN, "tags": {f"t{n}": n for n in range(65)}}, 422, "at most 64", "tags"),
     ("path as tag", "POST", "/runs", {**RUN, "tags": {"a": "../../x"}}, 422, "path", "tags.a"),
     ("path as pool", "PUT", "/pools/..%5C..%5Cx", {"limit": 1}, 422, "path", "pool"),
+    ("name that is no text", "PUT", "/pools/a%ff", {"limit": 1}, 400, "not UTF-8", "path"),
+    ("filter that is no text", "GET", "/runs?flow=%ff", None, 400, "not UTF-8", "path"),
     ("path as schedule", "PUT", "/schedules/..", {**RUN, "every": "1h"}, 422, "path", "schedule"),
     ("past start", "POST", "/runs", {**RUN, "start_at": TOO_LATE}, 422, "in the past", "start_at"),
     ("past deadline", "POST", "/runs", {**RUN, "deadline": -5}, 422, "more than zero", "deadline"),
@@ -102,6 +110,8 @@ BAD: list[tuple[str, str, str, Any, int, str, str | None]] = [
     ("no runs", "POST", "/runs/batch", {**RUN, "runs": []}, 422, "must not be empty", "runs"),
     ("too many", "POST", "/runs/batch", {**RUN, "runs": [{}] * 100_001}, 422, "at most 10,000 items", "runs"),
     ("wrong in many", "POST", "/runs/batch", {**RUN, "runs": [{}, {"key": 1}]}, 422, "a text", "runs[1].key"),
+    ("second args", "POST", "/runs/batch", many({"args": {"n": "x"}}), 422, "runs[1]: ", "runs[1].n"),
+    ("second tag", "POST", "/runs/batch", many({"tags": {"a": ".."}}), 422, "runs[1]: ", "runs[1].tags.a"),
     ("typo in many", "POST", "/runs/batch", {**RUN, "runs": [{}, {"tag": {}}]}, 422, "'tags'", "runs[1].tag"),
     ("malformed id", "GET", "/runs/..%5Cx", None, 404, "not the id of a run", "run"),
     ("short id", "GET", "/runs/abc", None, 404, "26 letters", "run"),
@@ -146,6 +156,8 @@ BAD: list[tuple[str, str, str, Any, int, str, str | None]] = [
 
 
 async def test_a_message_does_not_repeat_all_that_was_sent(port: int):
+    found = await fetch(port, "/api/v1/runs", "POST", {"flow": "x" * 5_000})
+    assert (found.status, len(found.text) < 1_000) == (404, True)
     for name in ("tags", "status", "cursor", "beginning"):
         found = await fetch(port, f"/api/v1/runs?{name}={'x' * 5_000}")
         assert (found.status, len(found.text) < 1_000) == (422, True), name
@@ -182,7 +194,7 @@ async def test_bodies_that_are_not_read(port: int):
 
 async def test_a_request_that_never_ends_is_cut_off(port: int, monkeypatch: pytest.MonkeyPatch):
     """A byte now and then does not keep a connection: the request has to be there in time."""
-    monkeypatch.setattr(web, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(connections, "ANSWER_SECONDS", 0.3)
 
     def drip() -> bytes:
         with socket.create_connection(("127.0.0.1", port), timeout=60) as slow:

@@ -323,7 +323,8 @@ async def test_lists_have_only_ones_own(two: Two):
     assert [each["name"] for each in schedules] == [own.ids["schedule"]]
     tokens = (await own.send("GET", "/tokens")).data["tokens"]
     assert {each["name"] for each in tokens} == {"admin of acme", "tenant=acme:more"}
-    assert (await own.send("GET", "/schedules/nightly%20globex/changes")).data == {"changes": []}
+    assert (await own.send("GET", "/schedules/nightly%20globex/changes")).status == 404
+    assert (await own.send("GET", "/schedules/nightly%20acme/changes")).status == 200
 
 
 async def test_its_tags_are_added_and_others_refused(two: Two):
@@ -383,6 +384,30 @@ async def test_no_key_of_a_tenant_is_that_of_another(
     await own.submit("tenants tell", key=key, on_duplicate="replace")
     info = await (await two.client.runs.get(run_id)).info()
     assert info.state == "queued"
+
+
+async def test_a_tenant_reads_its_key_as_it_chose_it(two: Two):
+    run = await two.acme.submit("tenants tell", key="order 7")
+    assert (await two.acme.send("GET", f"/runs/{run}")).data["key"] == "order 7"
+    listed = (await two.acme.send("GET", f"/runs?beginning={run[:12]}")).data["runs"]
+    listed += (await two.acme.send("GET", "/runs")).data["runs"]
+    assert {each["key"] for each in listed if each["id"] == run} == {"order 7"}
+    again = {"flow": "tenants tell", "args": {"place": "x"}, "key": "order 7"}
+    again["on_duplicate"] = "reject"
+    several = {"flow": again.pop("flow"), "runs": [again], "partial": True}
+    for error in (
+        (await two.acme.send("POST", "/runs", {"flow": "tenants tell", **again})).data,
+        (await two.acme.send("POST", "/runs/batch", several)).data["runs"][0]["error"],
+    ):
+        assert (error["code"], error["got"]) == ("duplicate_key", "order 7")
+        assert "key 'order 7' belongs" in error["message"]
+    body = {"flow": "tenants tell", "args": {"place": "x"}, "key": "k" * 195}
+    long = await two.acme.send("POST", "/runs", body)
+    assert (long.status, long.data["field"]) == (422, "key")
+    assert "longer than 188 characters" in long.data["message"]
+    # everyone else sees whose it is
+    info = await (await two.client.runs.get(run)).info()
+    assert info.key == "tenant=acme:order 7"
 
 
 async def test_changes_of_many_reach_only_ones_own(two: Two):

@@ -217,6 +217,8 @@ def test_demand_is_shown_by_label_set_and_stays_as_zero():
     )
     many = tuple(Want("async", (("n", str(n)),), "x", "s", 1) for n in range(200))
     ledger = Ledger(Limits())
+    metrics.swept(ledger, Demand(), 0, 0)
+    assert metrics.demand_by_labels == {"": 0}
     metrics.swept(ledger, Demand(6, wants, 0), 0, 0)
     assert metrics.demand_by_labels == {"": 4, "gpu=a100,zone=b": 2}
     server = Exposition(metrics, may_lead=True)

@@ -18,7 +18,7 @@ from tests.support.server_harness import fetch, process, served, until
 from locktender import connect_async, flow, step
 from locktender.kernel.scheduler import Scheduler
 from locktender.observe.rebuilt import rebuild
-from locktender.server import state, web
+from locktender.server import connections, state
 from locktender.server.state import Fresh
 from locktender.store.protocol import Snapshot, Store
 
@@ -196,7 +196,7 @@ async def test_health_does_not_wait_for_a_standbys_demand(
 
 
 async def test_a_connection_that_stalls_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(web, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "ANSWER_SECONDS", 0.2)
     async with (
         process(tmp_path / "locktender.db", lead=True, work=False) as (core, _),
         served(core) as port,

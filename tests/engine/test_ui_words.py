@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -10,6 +12,7 @@ from locktender.client.views import WorkerInfo, instant
 from locktender.server.state import DemandAnswer, Need
 from locktender.server.ui.inbox import arguments_text
 from locktender.server.ui.overview import demand_alerts
+from locktender.server.ui.pages import templates
 from locktender.server.ui.words import who
 
 NOW = 10**15
@@ -57,6 +60,16 @@ def test_a_step_that_a_worker_fits_is_no_alert():
 )
 def test_arguments_of_a_row_are_short(params: bytes, text: str):
     assert arguments_text(params) == text
+
+
+@pytest.mark.parametrize(
+    ("used", "limit", "colour"),
+    [(0, 0, "green"), (599, 1000, "green"), (6, 10, "yellow"), (850, 1000, "yellow"), (851, 1000, "red")],
+)  # fmt: skip
+def test_a_bar_is_green_yellow_or_red_by_its_use(used: int, limit: int, colour: str):
+    macros: Any = templates().get_template("macros.html").module
+
+    assert f'class="{colour}"' in macros.bar(used, limit)
 
 
 def test_who_has_no_login_is_not_called_http():

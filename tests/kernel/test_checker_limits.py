@@ -44,6 +44,21 @@ def test_a_commit_that_is_whole_is_judged_once_without_the_next():
     assert len(replaying.finish(complete=False).violations) == 1
 
 
+def test_a_judged_commit_is_not_judged_with_the_next_event():
+    story = tell(DB)
+    story.term += 1  # that never began
+    with story.cycle():
+        story.pool("db", 2)
+    replaying = Replay(History((), story.history().graphs), RULES)
+    replaying.feed(story.events)
+    replaying.close_commit()
+    assert [each.rule for each in replaying.violations] == ["leadership"]
+    before = len(story.events)
+    story.worker("other")
+    replaying.feed(story.events[before:])
+    assert len(replaying.finish(complete=False).violations) == 1
+
+
 def test_a_commit_is_judged_as_a_whole():
     story = tell(DB)
     story.pool("db", 1)

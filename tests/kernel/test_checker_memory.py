@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import pytest
 from tests.support.damaged import damaged
 from tests.support.history_writer import HistoryWriter
 
-from locktender.base.events import Event
+from locktender.base.events import Change, Event, EventRow, pack, unpack
 from locktender.base.graph import Graph, Node
 from locktender.base.states import NEW
 from locktender.observe.checker import RULES, History, Violation
 from locktender.observe.checker.admission import MIN_THROTTLES, ThrottledStarts
-from locktender.observe.checker.audit import replay
+from locktender.observe.checker.audit import Replay, replay
 from locktender.observe.checker.state import CheckedRun
 from locktender.observe.checker.world import MAX_GONE_WORKERS, MAX_WAITING_KEPT, HistoryState
 from locktender.simulate.scenarios import random_world
@@ -63,6 +64,30 @@ def test_runs_that_have_ended_are_not_kept():
     assert done.violations == []
     assert list(done.world.runs) == [501]
     assert done.world.events == len(story.events)
+
+
+def test_a_queued_run_takes_little_memory():
+    submitted = {
+        "flow": "shop.flows:build",
+        "graph": "g" * 64,
+        "tags": {},
+        "priority": 0,
+        "generation": 0,
+        "lane": 4,
+        "rank": [0, 1_794_884_038_161_088],
+        "kind": "flow",
+    }
+    body = pack([Change("run", 0, NEW, "queued", 0, submitted)])
+    replaying = Replay(History((), {}), RULES)
+    tracemalloc.start()
+    try:
+        for run in range(1, 1_001):
+            replaying.feed(unpack(EventRow(run, run, 0, 0, "client", run, body)))
+        each = tracemalloc.get_traced_memory()[0] / 1_000
+    finally:
+        tracemalloc.stop()
+    assert len(replaying.world.runs) == 1_000
+    assert each < 1_900
 
 
 def test_workers_that_are_gone_are_not_all_kept(monkeypatch: pytest.MonkeyPatch):

@@ -12,9 +12,10 @@ from tests.support.worlds import graph, items, needs, numbers, world
 
 from locktender.base.clock import SECOND
 from locktender.base.limits import PoolRule
+from locktender.kernel import estimates
 from locktender.kernel.reasons import Typical
 from locktender.kernel.scheduler import Scheduler
-from locktender.observe.why import run_why, task_why
+from locktender.observe.why import MAX_GROUPS_SHOWN, run_why, task_why
 
 
 def lead_of(count: int, *, fair: bool) -> Scheduler:
@@ -65,3 +66,37 @@ def test_h1_why_of_a_run_costs_the_same_however_many_items_wait(fair: bool):
             ]
         )
     assert [many <= 1.1 * few for few, many in zip(*costs, strict=True)] == [True, True], costs
+
+
+def test_h1_draws_of_one_answer_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Sixty steps wait at two pools each; fifty are explained, and the others are counted."""
+    steps, drawn = 60, list[int]()
+    rules: dict[tuple[str, str], object] = {("pool", name): PoolRule(20) for name in ("db", "api")}
+    sim = world(took=3600 * SECOND, rules=rules)
+    nodes = [items(f"m{n}", step=f"s{n}", pools=needs(db=1, api=1)) for n in range(steps)]
+    sim.submit(graph(*nodes, flow="wide"), consts=numbers(5))
+    sim.run(until=sim.steady + 30 * SECOND)
+    lead = sim.scheduler
+    assert lead is not None
+    [run] = lead.ledger.runs.values()
+    holds = {f"s{n}": tuple(range(100, 200)) for n in range(steps)}
+    real = estimates._bytes  # pyright: ignore[reportPrivateUsage]
+
+    def counted(seed: int, count: int) -> bytes:
+        drawn.append(count)
+        return real(seed, count)
+
+    monkeypatch.setattr(estimates, "_bytes", counted)
+    why = run_why(lead, run.row, None, Typical(holds=holds), lead.ledger.now)
+    assert why is not None
+    assert (len(why.waiting), why.more_waiting) == (MAX_GROUPS_SHOWN, steps - 4 - MAX_GROUPS_SHOWN)
+    assert "and 6 steps more waiting" in why.text()
+    assert all(reason.p90_us for group in why.waiting for reason in group.reasons)
+    # Beside the durations, some bytes for the pace of each play.
+    assert sum(drawn) <= 1.5 * estimates.MAX_DRAWN
+    # One task alone is played through.
+    last = max(run.tasks)
+    task_why(lead, last, None, Typical(holds=holds), lead.ledger.now)
+    assert sum(drawn) > 0

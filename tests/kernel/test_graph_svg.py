@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
+from locktender.base.graph import TRACE
 from locktender.client.views import GraphInfo, NodeInfo
 from locktender.server.ui.graph_svg import MAX_DRAWN, boxes_of, svg
 
@@ -36,6 +37,30 @@ def test_each_step_is_a_link_that_says_its_state():
     assert title.text == "clean; 1 running, 6 waiting, 3 done"
     kinds = [each.get("class") for each in picture.iter(f"{SVG}path") if each.get("marker-end")]
     assert kinds == ["edge e-plain live", "edge e-failure"]
+
+
+def test_a_box_leads_to_the_tasks_of_its_step():
+    [link] = drawn(node("read & write")).iter(f"{SVG}a")
+
+    assert link.get("href") == "/runs/run?tab=tasks&step=read%20%26%20write"
+
+
+def test_the_step_that_traces_a_flow_is_drawn_where_it_fails():
+    done, failed = (node(TRACE, tasks={each: 1}) for each in ("completed", "failed"))
+
+    assert svg(GraphInfo("f", False, [node(TRACE)]), "run") == ""
+    links = drawn(done, node("read")).iter(f"{SVG}a")
+    assert [each.get("data-step") for each in links] == ["read"]
+    assert "trace the flow" in "".join(drawn(failed).itertext())
+
+
+def test_numbers_of_a_large_map_are_short():
+    states = {"completed": 25_580, "scheduled": 120, "requested": 74_300}
+
+    picture = drawn(node("tiny", mapped=True, tasks=states))
+
+    notes = [each.text for each in picture.iter(f"{SVG}text") if each.get("class") == "note"]
+    assert notes == ["25.6k/100k · 120 offered"]
 
 
 def test_names_of_users_stay_text():

@@ -74,6 +74,17 @@ def test_g4_events_that_come_first_are_taken_in_order(killed_at: int | None):
     assert len(world.model.mail_taken) == 2
 
 
+@pytest.mark.parametrize("killed_at", [None, 0, 2, 5, 8])
+def test_g4_the_answer_of_one_wait_is_taken_by_no_other(killed_at: int | None):
+    world = made()
+    run = submit(world, graph(wait("a"), wait("b"), result=Output(1), flow="both"))
+    world.plan(SECOND, lambda: world.send(run, "go", "for b", max(world.model.event_waits)))
+    if killed_at is not None:
+        world.plan(SECOND + killed_at * MILLISECOND, world.lead)
+    world.plan(2 * SECOND, lambda: world.send(run, "go", "for a"))
+    assert ended(world, run) == ("succeeded", b'"for b"')
+
+
 def test_a_wait_times_out_with_its_default_or_fails():
     world = made()
     patient = submit(world, graph(wait(default=True), result=Output(0), flow="patient"))

@@ -18,6 +18,7 @@ from tests.support.worlds import graph, items, needs, numbers, step, world
 from locktender.base.changes import CacheClear
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.graph import TRACE, AwaitedEvent, CacheRule, Const, Output, RetryPolicy
+from locktender.base.ids import task_id
 from locktender.base.schedules import ScheduledRun, ScheduleSpec, ScheduleState
 from locktender.base.states import TERMINAL_RUNS
 from locktender.base.unfolding import tracing_graph
@@ -174,7 +175,7 @@ def asleep(seed: int) -> SimWorld:
 
 
 def approving(seed: int) -> SimWorld:
-    """Runs that wait for two events, one after the other; some come before, some never; leaders change.
+    """Runs that wait for two events, one after or beside the other; some come before, some never; leaders change.
 
     In half of the worlds runs of a team keep their place at its limit while they wait.
     """
@@ -189,13 +190,19 @@ def approving(seed: int) -> SimWorld:
     args = (Const(0), Const(1), Const(2))
     go = AwaitedEvent("go", default=seed % 20 < 10)
     first = step("first", step="locktender:event", wait="event", event=go, args=args)
-    second = step("second", step="locktender:event", wait="event", event=go, args=args, after=(0,))
+    beside = seed // 10 % 3 == 0
+    after = () if beside else (0,)
+    second = step("second", step="locktender:event", wait="event", event=go, args=args, after=after)
     flow = graph(first, second, step("last", args=(Output(0), Output(1))), flow="approving")
     for n in range(1, 6):
         consts = b'[1,{"us":2000000},null]'
         made.plan(n, lambda consts=consts: made.submit(flow, consts=consts, tags=tags))
         for _ in range(draw.choice([0, 1, 2, 3])):
             made.plan(SECOND // 10 + draw.randrange(SECOND), lambda n=n: made.send(n, "go", n))
+        if beside:
+            # The answer of the second wait, before the first has one.
+            answered = task_id(n, 1)
+            made.plan(SECOND // 10, lambda n=n, task=answered: made.send(n, "go", n, task))
     made.plan(draw.randrange(3 * SECOND), made.lead)
     return made
 

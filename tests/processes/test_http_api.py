@@ -81,6 +81,10 @@ def test_a_flow_whose_code_is_elsewhere_is_submitted_by_name(cluster: Cluster):
     assert set(flow["parameters"]["properties"]) == {"orders", "extra", "mode"}
     wrong = ask(server, "/runs", {**BILL, "args": {"orders": [{"item": 3}]}})
     assert (wrong.status, wrong.data["field"]) == (422, "orders.0.item")
+    several = {"flow": "shop bill", "runs": [BILL["args"], {"orders": [{"item": 3}]}]}
+    several["runs"] = [{"args": each} for each in several["runs"]]
+    wrong = ask(server, "/runs/batch", several)
+    assert (wrong.status, wrong.data["field"]) == (422, "runs[1].orders.0.item")
     # when it is submitted, the worker traces and runs it
     accepted = ask(server, "/runs", BILL)
     assert accepted.status == 202

@@ -289,27 +289,72 @@ def test_the_recipes_of_the_page_are_settings(tmp_path: Path, monkeypatch: pytes
     assert subprocess.run(["sh", "-n"], input=script, text=True).returncode == 0
 
 
+AWS = """
+import json, sys
+from pathlib import Path
+words, here = sys.argv[1:], Path(sys.argv[0]).parent
+(here / "told").write_text(json.dumps(words))
+if words[1] == "list-tasks" and words[words.index("--desired-status") + 1] == "RUNNING":
+    print("\\t".join(f"arn:{n}" for n in range(130)))
+if words[1] == "describe-tasks":
+    arns = words[words.index("--tasks") + 1:]
+    if len(arns) > 100:
+        sys.exit("InvalidParameterException: tasks can have at most 100 items")
+    for arn in arns:
+        print(f"worker-{int(arn[4:]):010x}\\tRUNNING\\t{arn}")
+if words[1] == "run-task":
+    print(json.dumps({"tasks": [{"taskArn": "arn:1"}], "failures": []}))
+"""
+
+
 async def test_the_recipe_for_ecs_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """With an `aws` that keeps what it is told: the overrides are JSON, and have the worker's name."""
-    aws = tmp_path / "aws"
-    aws.write_text(
-        f"#!{sys.executable}\nimport json, sys\n"
-        f"open({str(tmp_path / 'told')!r}, 'w').write(json.dumps(sys.argv[1:]))\n"
-        "print(json.dumps({'tasks': [{'taskArn': 'arn:1'}], 'failures': []}))\n"
-    )
-    aws.chmod(0o755)
+    """With an `aws` that keeps what it is told: the overrides are JSON, and have all but the url."""
+    [script] = re.findall(r"```sh\n(#!/bin/sh\n.*?)```", PAGE, re.DOTALL)
+    for name, text in {"aws": f"#!{sys.executable}{AWS}", "list-workers.sh": script}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     [recipe] = [each for each in RECIPES if "aws" in each["provisioner"].get("start", ())]
+    more = {"settings": {"max_tasks": 1}, "labels": ["gpu=*"]}
+    recipe = {**recipe, "provisioner": recipe["provisioner"] | more}
     found = provisioner_of(load(tmp_path, overrides=recipe))
-    assert await found.request(1, {}, "for a test", [NAME]) == [NAME]
+    assert await found.request(1, {"gpu": "a100"}, "for a test", [NAME]) == [NAME]
     told = json.loads(await asyncio.to_thread((tmp_path / "told").read_text))
     overrides = json.loads(told[told.index("--overrides") + 1])
     [container] = overrides["containerOverrides"]
     given = {each["name"]: each["value"] for each in container["environment"]}
-    assert given == {"LOCKTENDER_PROVISION": NAME, "LOCKTENDER_IDLE_EXIT": "60000000us"}
+    assert given == {
+        "LOCKTENDER_PROVISION": NAME,
+        "LOCKTENDER_IDLE_EXIT": "60000000us",
+        "LOCKTENDER_MAX_TASKS": "1",
+        "LOCKTENDER_WORKER_LABELS": '{"gpu":"a100"}',
+    }
     await found.release(NAME)
     told = json.loads(await asyncio.to_thread((tmp_path / "told").read_text))
     assert told == ["ecs", "stop-task", "--cluster", "flows", "--task", "arn:1"]
+    # More than ECS describes at once.
+    listed = {each.name: each.detail for each in await found.list()}
+    assert listed["worker-0000000081"] == "RUNNING arn:129"
+    assert len(listed) == 130
+
+
+async def test_the_recipe_for_slurm_releases_jobs_that_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A signal alone would leave it in the queue: it counts there, and starts after it was given up."""
+    path = tmp_path / "scancel"
+    path.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/told\n')
+    path.chmod(0o755)
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho 17\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    [recipe] = [each for each in RECIPES if "sbatch" in each["provisioner"].get("start", ())]
+    found = provisioner_of(load(tmp_path, overrides=recipe))
+    assert await found.request(1, {}, "for a test", [NAME]) == [NAME]
+    await found.release(NAME)
+    told = (await asyncio.to_thread((tmp_path / "told").read_text)).splitlines()
+    assert told == ["--state=PENDING 17", "--state=RUNNING --signal=TERM --batch 17"]
 
 
 async def test_a_list_that_fails_is_not_repeated_at_once(tmp_path: Path):

@@ -38,6 +38,7 @@ OPTIONS: dict[str, Any] = {
             "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
         },
         "zone=*": {"node_selector": {"topology.kubernetes.io/zone": "${value}"}},
+        "fpga=*": {"limits": {"xilinx.com/fpga": "${value}"}},
     },
 }
 
@@ -88,7 +89,7 @@ async def becomes(jobs: KubernetesProvisioner, **wanted: str) -> None:
 
 async def test_the_manifest_of_a_job(cluster: FakeCluster):
     found = made(cluster, owner="deployment/locktender-server", settings={"max_tasks": 1})
-    needs = {"gpu": "a100", "zone": "eu-1b"}
+    needs = {"gpu": "a100", "zone": "eu-1b", "fpga": "2"}
     assert await found.request(1, needs, "for 2 tasks that lack only a worker", [NAME]) == [NAME]
     [job] = cluster.created
     assert job["metadata"]["name"] == NAME
@@ -108,7 +109,11 @@ async def test_the_manifest_of_a_job(cluster: FakeCluster):
     [container] = pod["containers"]
     assert container["image"] == "registry.example/app:1.4"
     assert container["args"] == ["worker", "flows.py"]
-    assert container["resources"]["limits"] == {"memory": "1Gi", "nvidia.com/gpu": "1"}
+    assert container["resources"]["limits"] == {
+        "memory": "1Gi",
+        "nvidia.com/gpu": "1",
+        "xilinx.com/fpga": "2",
+    }
     env = {each["name"]: each.get("value", each.get("valueFrom")) for each in container["env"]}
     assert env["LOCKTENDER_PROVISION"] == NAME
     assert json.loads(env["LOCKTENDER_WORKER_LABELS"]) == needs
@@ -207,6 +212,45 @@ async def test_a_watch_follows_and_410_lists_anew(
     )
     assert again > lists
     await successor.close()
+
+
+async def test_a_watch_that_ends_at_once_is_repeated_with_pauses(
+    cluster: FakeCluster, jobs: KubernetesProvisioner, monkeypatch: pytest.MonkeyPatch
+):
+    """Ended well or by 410: the API server is not asked without a pause, and longer pauses follow."""
+    cluster.watches_end = True
+    pauses, go_on, sleep = list[float](), asyncio.Semaphore(0), asyncio.sleep
+
+    async def pause(seconds: float) -> None:
+        task = asyncio.current_task()
+        if task is None or task.get_name() != "locktender-kubernetes-jobs":
+            return await sleep(seconds)
+        pauses.append(seconds)
+        await go_on.acquire()
+        return None
+
+    async def paused() -> bool:
+        return bool(pauses[rounds:])
+
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    for rounds in range(4):
+        assert await jobs.list() == []
+        await until(paused, "a pause")
+        watches = [query for _, _, query in cluster.requests if query.get("watch")]
+        assert len(watches) == rounds + 1
+        cluster.compact()  # the next watch is told 410, and the Jobs are listed anew
+        go_on.release()
+    assert pauses[:4] == [0.5, 1.0, 2.0, 4.0]
+
+
+async def test_a_token_that_cannot_be_read_is_told(
+    cluster: FakeCluster, jobs: KubernetesProvisioner
+):
+    cluster.token_file.unlink()
+    with pytest.raises(ApiUnreachable, match=r"failed to read the token .*No such file"):
+        await jobs.list()
+    with pytest.raises(ApiUnreachable, match="failed to read the token"):
+        await jobs.request(1, {}, "", [NAME])
 
 
 async def test_a_long_list_comes_in_pages(

@@ -11,7 +11,7 @@ from locktender.base.changes import RunEvents
 from locktender.base.clock import SECOND, ManualClock
 from locktender.base.events import NOBODY, Change, Event, EventRow
 from locktender.observe import holders
-from locktender.observe.holders import CostBook, Samples, limit_costs
+from locktender.observe.holders import MINUTE, CostBook, Samples, limit_costs
 from locktender.store.protocol import EventFilter
 from locktender.store.sqlite.store import SqliteStore
 from locktender.testing.conformance.world import SceneLeader
@@ -64,6 +64,15 @@ async def test_costs_are_followed_and_forgotten(
         assert (second.us, second.waits) == (12 * SECOND, 24)
         assert store.rows < 12
         assert [second] == await limit_costs(store, HOUR)
+        now = await store.now()
+        minutes = book.history({GATE, "pool:other"}, now, 3)
+        assert [each.at for each in minutes] == [now - now % MINUTE - n * MINUTE for n in (2, 1, 0)]
+        assert sum(each.us for each in minutes) == 12 * SECOND
+        assert sum(each.waits for each in minutes) == 24
+        later = now - now % MINUTE + MINUTE + MINUTE // 4
+        last = minutes[-1].waits
+        assert book.passed(later) == {GATE: pytest.approx(last * 3 / 4)}
+        assert book.passed(later + MINUTE) == {}
         clock.advance(HOUR + 61 * SECOND)
         assert await book.read() == []
     finally:

@@ -79,6 +79,8 @@ def test_a_url_as_options() -> None:
     assert parse("postgresql://db/jobs", schema="other").schema == "other"
     assert parse("postgresql://db/jobs?listen=off").listen == "off"
     assert options.lock(1) != parse("postgresql://db/jobs").lock(1)
+    in_query = parse("postgresql://ann@/jobs?host=/run/db&port=5433&password=s3cret")
+    assert in_query.shown == "postgresql://ann@/jobs?host=/run/db&port=5433"
 
 
 def test_no_guess_where_nothing_is_near() -> None:

@@ -73,6 +73,8 @@ class FakeCluster:
         """Creations and lists that wait for `late`."""
         self.lists_late = False
         """The next list of Jobs is as it is now, and answered when `late` is set."""
+        self.watches_end = False
+        """Each watch ends at once, and well, as behind a proxy that cuts long answers."""
         self.down = self.held = self.hangs = False
         self.hung = 0
         """Requests that hung."""
@@ -429,7 +431,8 @@ class _Call:
         if not self._allowed("batch", "jobs", "watch"):
             return
         cluster, version = self.cluster, int(self.query["resourceVersion"])
-        end = time.monotonic() + float(self.query["timeoutSeconds"])
+        seconds = 0.0 if cluster.watches_end else float(self.query["timeoutSeconds"])
+        end = time.monotonic() + seconds
         handler = self.handler
         handler.send_response(200)
         handler.send_header("content-type", "application/json")

@@ -50,16 +50,25 @@ class RayCluster:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **ENVIRONMENT},
+            # Ray notes the address of the newest cluster there, and does not make the folder.
+            env={**os.environ, **ENVIRONMENT, "RAY_TMPDIR": self.folder},
             cwd=Path(__file__).parents[2],
             start_new_session=True,
         )
-        self.begin()
+        try:
+            self.begin()
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._owner is not None
         self._ask("vanish")
+        self._end()
+
+    def _end(self) -> None:
+        """The owner ends with its standard input, and all that it started with it."""
+        assert self._owner is not None
         for stream in (self._owner.stdin, self._owner.stdout):
             assert stream is not None
             stream.close()
@@ -104,7 +113,8 @@ class RayCluster:
 
 class _Owner:
     def __init__(self, folder: str) -> None:
-        self._folder = folder
+        self._folder = Path(folder) / "ray"
+        self._folder.mkdir()
         self._cluster: Any = None
         self._nodes: dict[int, Any] = {}
 
@@ -112,7 +122,13 @@ class _Owner:
         from ray.cluster_utils import Cluster
 
         more = {"gcs_server_port": port} if port else {}
-        args = {**NODE, "num_cpus": 0, "include_dashboard": False, "temp_dir": self._folder, **more}
+        args = {
+            **NODE,
+            "num_cpus": 0,
+            "include_dashboard": False,
+            "temp_dir": str(self._folder),
+            **more,
+        }
         self._cluster = Cluster(initialize_head=True, head_node_args=args)
         return self._cluster.address
 

@@ -11,6 +11,7 @@ myst_enable_extensions = ["colon_fence"]
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_favicon = "_static/favicon.svg"
 html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#0b6e78", "color-brand-content": "#0b6e78"},
     "dark_css_variables": {"color-brand-primary": "#5cc8d2", "color-brand-content": "#5cc8d2"},

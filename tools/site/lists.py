@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from tools.site.columns import COLUMNS
 from tools.site.docstrings import blocks, field_docs, options, rows_of
 
 import locktender
@@ -98,10 +99,10 @@ def commands() -> str:
         usage = " ".join(["locktender", path, *words, "[OPTIONS]"])
         parts += [f"## {path}", f"```text\n{usage}\n```", _help_text(node)]
         rows = [
-            (f"`{each.metavar or each.name.upper()}`", "", each.help or "") for each in arguments
+            (f"`{each.metavar or each.name.upper()}`", "", _plain(each.help)) for each in arguments
         ]
         rows += [
-            (_flags(each), _shown_default(each), each.help or "")
+            (_flags(each), _shown_default(each), _plain(each.help))
             for each in node.params
             if each.param_type_name == "option" and each.name not in EVERYWHERE and not each.hidden
         ]
@@ -125,6 +126,11 @@ def _help_text(node: Any) -> str:
         examples.append(epilog)
     shown = "\n\n".join(text).replace("\b", "")
     return shown + ("\n\n```text\n" + "\n".join(examples) + "\n```" if examples else "")
+
+
+def _plain(text: str | None) -> str:
+    """Help as it is shown: a backslash keeps a bracket from being read as markup."""
+    return (text or "").replace("\\[", "[")
 
 
 def _flags(option: Any) -> str:
@@ -324,43 +330,80 @@ def http() -> str:
 # tables
 
 
-def tables() -> str:
+def table_columns() -> dict[str, tuple[str, list[tuple[str, str, str]]]]:
+    """Table → what is said of it, and name, type and "may be null" of its columns."""
     path = ROOT / "src/locktender/store/postgres/migrations/0001_initial.sql"
-    text = path.read_text(encoding="utf-8")
+    result: dict[str, tuple[str, list[tuple[str, str, str]]]] = {}
+    for found in re.finditer(
+        r"((?:^--[^\n]*\n)*)^CREATE (?:UNLOGGED )?TABLE locktender\.(\w+) \(\n(.*?)^\)",
+        path.read_text(encoding="utf-8"),
+        re.DOTALL | re.MULTILINE,
+    ):
+        said = " ".join(line.removeprefix("--").strip() for line in found[1].splitlines())
+        rows: list[tuple[str, str, str]] = []
+        for line in found[3].splitlines():
+            column = re.match(r"\s+(\w+) ([a-z]\w*(?:\[\])?)([^,]*),?\s*(?:-- .*)?$", line)
+            if column is not None and column[1].islower():
+                filled = "NOT NULL" in column[3] or "PRIMARY KEY" in column[3]
+                rows.append((column[1], column[2], "" if filled else "may be null"))
+        result[found[2]] = said, rows
+    return result
+
+
+def tables() -> str:
+    known = table_columns()
     parts = [
         "# Tables of the store",
         (
             "What the PostgreSQL schema `locktender` has; the SQLite file has the same tables. Read them for"
-            " reports. Never write them: limits are counted from these rows. They may change with each release;"
-            " the client, the commands and the HTTP API do not. Instants are microseconds since 1970 in UTC."
+            " reports, best through [views](database.md). Never write them: limits are counted from these rows."
+            " They may change with each release; the client, the commands and the HTTP API do not. Instants are"
+            " microseconds since 1970 in UTC."
         ),
-        "For example, runs of the last day by flow and state:",
-        (
-            "```sql\nSELECT flow, state, count(*) FROM locktender.run\n"
-            "WHERE queued_at > (extract(epoch FROM now()) - 86400) * 1000000\n"
-            "GROUP BY flow, state ORDER BY flow, state;\n```"
-        ),
+        "## Tables to read",
     ]
-    for found in re.finditer(
-        r"((?:^--[^\n]*\n)*)^CREATE (?:UNLOGGED )?TABLE locktender\.(\w+) \(\n(.*?)^\)",
-        text,
-        re.DOTALL | re.MULTILINE,
-    ):
-        said = " ".join(line.removeprefix("--").strip() for line in found[1].splitlines())
-        rows: list[tuple[object, ...]] = []
-        for line in found[3].splitlines():
-            column = re.match(r"\s+(\w+) ([a-z]\w*(?:\[\])?)([^,]*),?\s*(?:-- (.*))?$", line)
-            if column is not None and column[1].islower():
-                null = (
-                    "" if "NOT NULL" in column[3] or "PRIMARY KEY" in column[3] else "may be null"
-                )
-                rows.append((f"`{column[1]}`", column[2], null, column[4] or ""))
-        parts += [f"## {found[2]}", said, _table(("column", "type", "", "meaning"), rows)]
+    for name, meanings in COLUMNS.items():
+        said, columns = known[name]
+        by_name = {column: (kind, null) for column, kind, null in columns}
+        rows = [(f"`{each}`", *by_name[each], text) for each, text in meanings.items()]
+        parts += [f"### {name}", said, _table(("column", "type", "", "meaning"), list(rows))]
+    parts += ["## Other tables", "The engine's own. No report needs them."]
+    rows = [
+        (
+            f"`{name}`",
+            said.partition(". ")[0].rstrip("."),
+            ", ".join(f"`{each[0]}`" for each in columns),
+        )
+        for name, (said, columns) in known.items()
+        if name not in COLUMNS
+    ]
+    parts.append(_table(("table", "has", "columns"), list(rows)))
     return "\n\n".join(each for each in parts if each) + "\n"
+
+
+FIRST_WORDS = (
+    ("step", "a function with `@step`: what a worker runs as one task"),
+    ("flow", "a function with `@flow`: it connects steps"),
+    ("handle", "what a step's call returns in a flow's body: it stands for the result that is not there yet"),
+    ("map", "`step.map(items)`: one task per item"),
+    ("store", "the SQLite file or the PostgreSQL schema that has runs, limits and history"),
+    ("client", "submits runs and asks about them: `connect()`, or `embedded()` with an engine in its process"),
+    ("engine", "a leader and a worker in one process: `embedded()`, `locktender dev`, `locktender worker --lead`"),
+    ("server", "a process that leads and serves the HTTP API and the web UI: `locktender server`"),
+    ("worker", "a process that runs tasks"),
+    ("key", "a name of a run that only one active run has: `submit(key=…)`"),
+    ("tag", "a name and a value on a run, for limits, fair turns and lists: `tags={\"tenant\": \"acme\"}`"),
+    ("retry", "another attempt of a task, or of a run that has ended"),
+)  # fmt: skip
+"""The words of users; those of the engine are in CONTRIBUTING."""
 
 
 def glossary() -> str:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     found = re.search(r"^## Glossary\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     assert found is not None  # noqa: S101
-    return f"# Glossary\n\nThe words of this documentation and of the code.\n\n{found[1].strip()}\n"
+    first = _table(("word", "meaning"), list(FIRST_WORDS))
+    return (
+        f"# Glossary\n\nThe words of this documentation and of the code.\n\n## First words\n\n{first}\n\n"
+        f"## Words of the engine\n\n{found[1].strip()}\n"
+    )

@@ -8,7 +8,10 @@ the flow reads every argument by its annotation.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import date, datetime, time
 from typing import Any, Final, cast
+from uuid import UUID
 
 import msgspec
 
@@ -88,6 +91,17 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "array": (list, tuple),
     "object": (dict,),
 }
+_FORMATS: Final[dict[str, tuple[type, Callable[[str], object], str]]] = {
+    "date-time": (
+        datetime,
+        datetime.fromisoformat,
+        "a moment such as '2027-01-31T09:00:00+01:00'",
+    ),
+    "date": (date, date.fromisoformat, "a date such as '2027-01-31'"),
+    "time": (time, time.fromisoformat, "a time such as '09:00:00'"),
+    "uuid": (UUID, UUID, "a UUID"),
+}
+"""What msgspec reads a text as, or, for Pydantic, which is more lenient, the standard library. Others pass."""
 _BOUNDS: Final[dict[str, tuple[Callable[[Any, Any], bool], str]]] = {
     "minimum": (lambda value, bound: value >= bound, "at least"),
     "maximum": (lambda value, bound: value <= bound, "at most"),
@@ -120,6 +134,8 @@ class _Check:
         self._type(value, schema, field)
         if isinstance(value, int | float) and not isinstance(value, bool):
             self._bounds(value, schema, field, _BOUNDS, "")
+        if isinstance(value, str) and (form := _FORMATS.get(str(schema.get("format")))):
+            self._form(value, field, *form)
         if isinstance(value, str | list | tuple):
             sized = cast("Sequence[Any]", value)
             self._bounds(len(sized), schema, field, _SIZES, " long")
@@ -165,6 +181,17 @@ class _Check:
             "integer" in kinds and isinstance(value, float) and value.is_integer()
         ):
             raise self._refuse(field, value, " or ".join(map(_spoken, kinds)))
+
+    def _form(
+        self, value: str, field: str, kind: type, read: Callable[[str], object], words: str
+    ) -> None:
+        with suppress(msgspec.ValidationError):
+            msgspec.convert(value, kind)
+            return
+        try:
+            read(value)
+        except ValueError:
+            raise self._refuse(field, value, words) from None
 
     def _bounds(
         self,

@@ -64,10 +64,10 @@ def spoken(value: int) -> str:
     """`value` microseconds as a person would say it: `4h00m`, `2m05s`, `1.5s`, `40ms`."""
     if value < 0:
         return "-" + spoken(-value)
-    if value < 1_000_000:
+    if value < 999_500:
         return f"{value / 1000:.3g}ms"
     seconds = value / 1_000_000
-    if seconds < 60:
+    if seconds < 59.95:
         return f"{seconds:.3g}s"
     whole = round(seconds)
     if whole < 3600:

@@ -62,7 +62,9 @@ def cost(
         shell.data(costs)
         return
     if not costs:
-        shell.say(f"[dim]Nothing has waited within {last}.[/]")
+        shell.say(
+            f"[dim]No wait has ended within {last}. Waits that go on: locktender why RUN, pools list.[/]"
+        )
         return
     from locktender.cli.tables import table
 

@@ -18,7 +18,12 @@ Some = Annotated[
 ]
 Status = Annotated[
     list[str] | None,
-    typer.Option("--state", "--status", metavar="STATE", help="queued, running, failed …"),
+    typer.Option(
+        "--state",
+        "--status",
+        metavar="STATE",
+        help="queued, running, failed …; active: has not ended.",
+    ),
 ]
 Tag = Annotated[
     list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="Only with this tag.")

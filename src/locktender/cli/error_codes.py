@@ -96,8 +96,8 @@ ERRORS: Final[dict[str, CodeText]] = _texts(
     ),
     (
         "invalid_flow",
-        "The graph of the flow cannot run: a cycle, a window of 0, a wrong option of a step, too many steps.",
-        "Change the flow; `field` names the step or the option.",
+        "The flow's body used a result that is not there yet (`for`, `if`, a text, `+`), or an option is wrong.",
+        "Hand the result to a step: `step.map(result)`, `with_options(when=…)`. `field` names the step or option.",
     ),
     (
         "invalid_input",

@@ -19,7 +19,10 @@ def register(app: typer.Typer) -> None:
 def explain(
     shell: Context,
     code: Annotated[
-        str | None, typer.Argument(metavar="CODE", help="A code or failure; without it: all.")
+        str | None,
+        typer.Argument(
+            metavar="CODE", help="A code, the class of an error, or a failure; without it: all."
+        ),
     ] = None,
 ) -> None:
     """What an error code means, and what to do about it.
@@ -30,9 +33,14 @@ def explain(
     from locktender.base.names import did_you_mean
     from locktender.cli.error_codes import CODES
 
+    code = _code_of_class(code)
     if code is not None and code not in CODES:
         raise NotFound(
-            f"no error has the code {code!r}.", field="code", hint=did_you_mean(code, tuple(CODES))
+            f"no error of Locktender has the code {code!r}.",
+            field="code",
+            hint="If a step raised it: locktender runs show RUN has its traceback."
+            if code[:1].isupper()
+            else did_you_mean(code, tuple(CODES)),
         )
     found = CODES if code is None else {code: CODES[code]}
     if shell.json:
@@ -42,3 +50,14 @@ def explain(
         shell.out.print(Text(name, style="bold"))
         shell.out.print(Text(f"  cause: {each.cause}"), soft_wrap=True)
         shell.out.print(Text(f"  fix:   {each.fix}"), soft_wrap=True)
+
+
+def _code_of_class(name: str | None) -> str | None:
+    """`InvalidFlow`, as a traceback has it, is `invalid_flow`; a code stays what it is."""
+    import locktender
+    from locktender.base.errors import LocktenderError
+
+    found = getattr(locktender, name, None) if name in locktender.__all__ else None
+    if name is None or not isinstance(found, type) or not issubclass(found, LocktenderError):
+        return name
+    return found.code

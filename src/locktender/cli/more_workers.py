@@ -33,7 +33,7 @@ OwnProvisioner = Annotated[
     typer.Option(
         "--provisioner",
         metavar="KIND|MODULE:NAME",
-        help="Starts the workers instead: a kind of [provisioner] in the settings, or an object of yours.",
+        help="Starts the workers instead: a kind of \\[provisioner] in the settings, or an object of yours.",
     ),
 ]
 _EXAMPLE = "locktender server --spawn flows.py --max-workers 3"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="db, api[acme], or api[*] for every key.")
+    str, typer.Argument(metavar="NAME", help="db, api\\[acme], or api[*] for every key.")
 ]
 NONE = "[dim]No pools yet.[/] Set one: locktender pools set db 4"
 

@@ -108,6 +108,7 @@ def show(
         several = found.tasks() if tasks or shell.json else []
         why = found.why()
         result = _result(found, info)
+        trace = _trace(found, info)
     if view is None:
         with Watcher(shell.settings()) as watcher:
             view = watcher.read(info.id)
@@ -129,7 +130,7 @@ def show(
     facts += [f"retried {info.generation} ×"] if info.generation else []
     shell.say(f"[dim]{' · '.join(facts)}[/]")
     shell.say(f"[dim]id {info.id}[/]")
-    _show_end(shell, info, result)
+    _show_end(shell, info, result, trace)
     if several:
         most = arguments.whole(limit, "limit") or 0
         _show_tasks(shell, several[:most])
@@ -145,14 +146,27 @@ def _result(run: Any, info: RunInfo) -> Any:
     return msgspec.Raw(codec.encode(run.result(), "result")) if info.state == "succeeded" else None
 
 
-def _show_end(shell: Context, info: RunInfo, result: Any) -> None:
+def _trace(run: Any, info: RunInfo) -> str | None:
+    """The worker's traceback: a run keeps its error short, and the task that failed has all of it."""
+    from locktender.base.errors import RunFailed
+
+    if info.error is None or info.error.node is None:
+        return None
+    try:
+        run.result()
+    except RunFailed as error:
+        return error.traceback
+    return None
+
+
+def _show_end(shell: Context, info: RunInfo, result: Any, trace: str | None) -> None:
     from locktender.cli.errors import theirs
 
     if info.error is not None:
         at = f" at step {shown(info.error.node)}" if info.error.node else ""
         shell.say(f"[bold red]error[/]{at}: {shown(info.error.text())}")
-        if trace := theirs(info.error.traceback):
-            shell.out.print(shown(trace.rstrip()), style="dim", soft_wrap=True)
+        if lines := theirs(trace):
+            shell.out.print(shown(lines.rstrip()), style="dim", soft_wrap=True)
         shell.say(f"[dim]Try again, finished steps kept: locktender runs retry {info.id[:12]}[/]")
     elif result is not None:
         text = bytes(result).decode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
+import msgspec
 import typer
 from rich.markup import escape
 
@@ -82,12 +83,26 @@ def show(shell: Context, name: Name) -> None:
         f"overlap {info.overlap} · catch_up {info.catch_up} · max_active {most}"
         f" · {'declared by code' if info.source == 'declared' else 'set by an operator'}"
     )
+    if said := _given(info):
+        shell.say(escape(said))
     for tick in info.next:
         shell.say(f"  next    {tick:%Y-%m-%d %H:%M:%S %Z}")
     for each in info.last:
         shell.say(
             f"  {each.outcome:8}{each.tick:%Y-%m-%d %H:%M:%S %Z}  {escape(each.run or each.reason)}"
         )
+
+
+def _given(info: ScheduleInfo) -> str:
+    """What its runs get, and how much later than its tick each may come."""
+    from locktender.base.clock import SECOND
+    from locktender.base.durations import spoken
+    from locktender.cli.tables import tags
+
+    parts = [f"args {msgspec.json.encode(info.args).decode()}"] if info.args else []
+    parts += [f"tags {tags(info.tags)}"] if info.tags else []
+    parts += [f"jitter {spoken(round(info.jitter * SECOND))}"] if info.jitter else []
+    return " · ".join(parts)
 
 
 def set_(
@@ -110,9 +125,13 @@ def set_(
         str | None, typer.Option("--max-active", help="Active runs of it.")
     ] = None,
     paused: Annotated[bool, typer.Option("--paused", help="Set it without starting it.")] = False,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="KEY=VALUE", help="A tag of its runs. Repeatable."),
+    ] = None,
 ) -> None:
     """Set a schedule, or replace it."""
-    from locktender.cli.arguments import read_named_call, whole
+    from locktender.cli.arguments import read_named_call, tags, whole
 
     chosen: Any = flow
     if ".py" in flow:
@@ -133,7 +152,7 @@ def set_(
         info = client.schedules.set(
             name, chosen, named, cron=cron, every=every, at=at, tz=tz, jitter=jitter,
             overlap=overlap, catch_up=catch_up,  # pyright: ignore[reportArgumentType]
-            max_active=whole(max_active, "max-active"), paused=paused,
+            max_active=whole(max_active, "max-active"), paused=paused, tags=tags(tag or ()),
         )  # fmt: skip
     shell.done(f"schedule {escape(name)}: {escape(info.why)}", info)
 

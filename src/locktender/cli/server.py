@@ -154,9 +154,11 @@ async def _serve(
     from locktender.cli.http_options import check_tokens
     from locktender.cli.more_workers import started
     from locktender.cli.shutdown import StopRequests, serve
+    from locktender.server.connections import allow_files
     from locktender.server.options import http_options
     from locktender.server.web import bind, is_loopback, serving, url_of
 
+    allow_files()
     stop = StopRequests()
     stop.listen(with_parent=with_parent)
     async with AsyncExitStack() as opened:

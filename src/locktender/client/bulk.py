@@ -31,6 +31,9 @@ LONGEST_WAIT_US = SECOND
 MAX_PAUSED = 1_000
 """Each paused run is a rule, and every process reads all rules."""
 
+GROUPS = ("active", "ended")
+"""What `status=` takes beside the states."""
+
 Status = str | list[str] | tuple[str, ...]
 
 
@@ -61,19 +64,27 @@ def filter_of(status: Any, tags: TagValues | None, flow: str | None, limit: int)
     """A checked filter of runs."""
     states = None
     if status is not None:
-        states = [status] if isinstance(status, str) else list(status)
-        for each in states:
-            if each not in set(RunState):
-                known = [state.value for state in RunState]
-                raise InvalidInput(
-                    f"{each!r} is not a state of a run. A run is {', '.join(known[:-1])} or {known[-1]}.",
-                    field="status",
-                    got=each,
-                    hint=names.nearest(each, known),
-                )
+        given = [status] if isinstance(status, str) else list(status)
+        states = list(dict.fromkeys(one for each in given for one in _states(each)))
     if flow is not None:
         flow = names.text(flow, "flow")
     return RunFilter(states=states, tags=names.tags(tags), flow=flow, limit=limit)
+
+
+def _states(given: Any) -> list[str]:
+    """A state, or those of a group: "active" is every state of a run that has not ended, "ended" every other."""
+    known = [state.value for state in RunState]
+    if given in known:
+        return [given]
+    if given in GROUPS:
+        return [each for each in known if (each in TERMINAL_RUNS) == (given == "ended")]
+    raise InvalidInput(
+        f"{given!r} is not a state of a run. A run is {', '.join(known[:-1])} or {known[-1]};"
+        ' "active" is each that has not ended, "ended" each that has.',
+        field="status",
+        got=given,
+        hint=names.nearest(given, [*known, *GROUPS]),
+    )
 
 
 def needs_filter(

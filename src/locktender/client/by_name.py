@@ -6,7 +6,7 @@ announced is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -18,7 +18,7 @@ from locktender.base.config import Settings
 from locktender.base.errors import InvalidInput, NotFound
 from locktender.base.graph import Graph
 from locktender.base.model import NewRun
-from locktender.base.names import did_you_mean
+from locktender.base.names import MAX_NAME, did_you_mean
 from locktender.base.unfolding import tracing_graph
 from locktender.client.core import Core
 from locktender.client.submission import Submission
@@ -27,6 +27,7 @@ from locktender.client.submit import (
     check_size,
     made_ids,
     options_of,
+    say_which,
     shaped,
 )
 from locktender.flows.registry import refuse_while_importing, registry
@@ -45,9 +46,9 @@ async def announced_flow(core: Core, name: str) -> AnnouncedFlow:
         return found[0]
     known = {*registry.flows, *(each.name for each in await core.store.flows())}
     raise NotFound(
-        f"there is no flow {name!r} here, and no worker has announced one of that name.",
+        f"there is no flow {name[:MAX_NAME]!r} here, and no worker has announced one of that name.",
         field="flow",
-        got=name,
+        got=name[:MAX_NAME],
         hint=did_you_mean(name, known)
         or "Start a worker that knows it: locktender worker FILE.py; or import its file here.",
     )
@@ -55,7 +56,7 @@ async def announced_flow(core: Core, name: str) -> AnnouncedFlow:
 
 async def prepare_named(core: Core, name: str, calls: Iterable[object]) -> list[Prepared]:
     """Calls of a flow by its name, checked and ready to be stored."""
-    return prepare_announced(core, await announced_flow(core, name), calls)
+    return prepare_announced(core, await announced_flow(core, name), list(calls))
 
 
 class Submitter(Protocol):
@@ -68,17 +69,17 @@ class Submitter(Protocol):
 
 
 def prepare_announced(
-    core: Submitter, flow: AnnouncedFlow, calls: Iterable[object]
+    core: Submitter, flow: AnnouncedFlow, calls: Sequence[object]
 ) -> list[Prepared]:
     """Calls of a flow that was announced, checked and ready to be stored."""
     refuse_while_importing("submits a run")
     ids, trace = made_ids(core.clock), tracing.traceparent()
     graphs: dict[tuple[str, ...], tuple[Graph, str, bytes]] = {}
-    prepared: list[Prepared] = []
-    for index, call in enumerate(calls):
+
+    def prepare(call: object) -> Prepared:
         submission = Submission.of(call)
         params, raw = named_arguments(flow, submission.args, submission.kwargs)
-        check_size(core.settings, flow.name, raw, b"", index or None)
+        check_size(core.settings, flow.name, raw, b"")
         names = tuple(sorted(params))
         if names not in graphs:
             graph = msgspec.structs.replace(
@@ -90,8 +91,15 @@ def prepare_announced(
         graph, digest, body = graphs[names]
         options = options_of(flow, submission)
         run = NewRun(next(ids), flow.name, digest, raw, b"[]", *options, trace=trace)
-        run = shaped(run, submission, core.clock)
-        prepared.append(Prepared(run, graph, body))
+        return Prepared(shaped(run, submission, core.clock), graph, body)
+
+    prepared: list[Prepared] = []
+    for index, call in enumerate(calls):
+        try:
+            prepared.append(prepare(call))
+        except InvalidInput as error:
+            say_which(error, index if len(calls) > 1 else None)
+            raise
     return prepared
 
 

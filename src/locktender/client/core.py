@@ -400,7 +400,7 @@ class Core:
                 f"there is no run {run_id!r} in {self.settings.shown_url}.",
                 field="run",
                 got=run_id,
-                hint="locktender runs list shows what there is.",
+                hint="locktender runs list shows what there is; --url names another store.",
             )
         return row
 

@@ -41,7 +41,7 @@ class EventWaitInfo:
     until: datetime | None
     """Then it times out; None: never."""
     token: str = field(default="", repr=False)
-    """Of `run.waits()`: whoever has it can answer this wait, once, with `client.events.answer`."""
+    """Of `run.waits()`: a program that has it can answer this wait, once, with `client.events.answer`."""
     match: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @classmethod
@@ -93,7 +93,8 @@ async def answer(core: Core, token: object, payload: object) -> bool:
     row = next((each for each in rows if f"{each.task}.{each.since}" == rest), None)
     if row is None:
         raise await _over(core, run_id, int(rest.partition(".")[0]), f"{text[:12]}…")
-    return await send_to_run(core, run_id, row.name, msgspec.json.decode(raw), f"token {rest}")
+    value = msgspec.json.decode(raw)
+    return await send_to_run(core, run_id, row.name, value, f"token {rest}", row)
 
 
 async def _over(core: Core, run_id: str, task: int, got: str) -> WaitOver:
@@ -121,9 +122,14 @@ async def waits_of(core: Core, limit: int) -> list[EventWaitInfo]:
 
 
 async def send_to_run(
-    core: Core, run_id: str, event: object, payload: object, given_id: object
+    core: Core,
+    run_id: str,
+    event: object,
+    payload: object,
+    given_id: object,
+    wait: EventWaiter | None = None,
 ) -> bool:
-    """Whether it is new. Raises for a run that cannot take it."""
+    """Whether it is new. Raises for a run that cannot take it. `wait`: no other wait of the run takes it."""
     label, raw = names.name(event, "event"), checked_payload(payload)
     core.guard.check()
     graph = _KNOWN.get(core.store, {}).get(run_id)
@@ -132,8 +138,9 @@ async def send_to_run(
         graph = read_graph(await core.store.graph(row.graph) or b"")
         remember_graph(core, run_id, graph)
     if not graph.unfolds:
-        await _check(core, run_id, graph, label, raw)
-    sent = SendEvent(run_id, label, event_id(given_id), raw)
+        await _check(core, run_id, graph, label, raw, wait)
+    task, since = (0, 0) if wait is None else (wait.task, wait.since)
+    sent = SendEvent(run_id, label, event_id(given_id), raw, task=task, since=since)
     answer = await repeated(
         lambda: core.store.send(sent), f"event {label!r}", core.clock, core.guard.check
     )
@@ -142,6 +149,8 @@ async def send_to_run(
             raise NotFound(f"there is no run {run_id!r}.", field="run", got=run_id)
         case "ended":
             raise _ended(run_id, answer.state)
+        case "over":
+            raise await _over(core, run_id, task, label)
         case "full":
             raise AdmissionRejected(
                 f"the mailbox of run {run_id} is full: {MAX_MAIL:,} events that no wait has taken.",
@@ -209,8 +218,10 @@ def event_id(given: object) -> str:
     return text
 
 
-async def _check(core: Core, run_id: str, graph: Graph, label: str, raw: bytes) -> None:
-    """Against the waits that stand, else against all of the flow that may come."""
+async def _check(
+    core: Core, run_id: str, graph: Graph, label: str, raw: bytes, wait: EventWaiter | None
+) -> None:
+    """Against `wait`, else the waits that stand, else all of the flow that may come."""
     awaited = [node.event for node in graph.nodes if node.event is not None]
     fitting = [each for each in awaited if each.name == label]
     if not fitting:
@@ -223,7 +234,8 @@ async def _check(core: Core, run_id: str, graph: Graph, label: str, raw: bytes) 
             or (f"It waits for {', '.join(known)}." if known else "Its flow has no wait_event."),
         )
     if len({msgspec.json.encode(each.schema) for each in fitting}) > 1:
-        tasks = {row.task for row in await core.store.event_waits(run_id) if row.name == label}
+        standing = await core.store.event_waits(run_id) if wait is None else [wait]
+        tasks = {row.task for row in standing if row.name == label}
         rows = await core.store.tasks((await core.row(run_id)).seq) if tasks else []
         nodes = [graph.nodes[row.node].event for row in rows if row.id in tasks]
         fitting = [each for each in nodes if each is not None] or fitting

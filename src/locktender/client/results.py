@@ -32,7 +32,10 @@ class ReturnedBy(msgspec.Struct, frozen=True):
 
 
 async def returned_by(core: Core, row: RunRow) -> ReturnedBy:
-    graph = read_graph(await core.store.graph(row.graph))
+    try:
+        graph = read_graph(await core.store.graph(row.graph))
+    except (msgspec.MsgspecError, UnicodeError):
+        return ReturnedBy(row.flow)  # its result is there all the same, as plain JSON
     template = graph.result
     if not isinstance(template, Output) or template.path:
         return ReturnedBy(row.flow)

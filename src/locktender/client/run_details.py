@@ -332,7 +332,7 @@ async def logs(core: Core, run_id: str, task: int | None, limit: int) -> list[Lo
     row = await core.row(run_id)
     if row.state in OUTBOX_RUNS:
         return []
-    nodes = read_graph(await core.store.graph(row.graph)).nodes
+    nodes = await nodes_of(core.store, row.graph)
     tasks = {each.id: each for each in await core.store.tasks(row.seq)}
     lines: list[LogInfo] = []
     after = (0, 0)
@@ -350,7 +350,7 @@ async def logs(core: Core, run_id: str, task: int | None, limit: int) -> list[Lo
 async def follow_logs(core: Core, run_id: str, task: int | None) -> AsyncIterator[LogInfo]:
     """Lines as they are stored, until the run has ended: about a second after they were logged."""
     seen: dict[tuple[int, int], int] = {}
-    nodes = read_graph(await core.store.graph((await core.row(run_id)).graph)).nodes
+    nodes = await nodes_of(core.store, (await core.row(run_id)).graph)
     tasks: dict[int, TaskRow] = {}
     while True:
         # First: what an attempt logged is stored before its end is.
@@ -417,7 +417,12 @@ async def run_id_of(core: Core, task: int) -> str:
     """The id of the run that a task belongs to. Raises `NotFound`."""
     labels = await core.store.run_labels([run_of(task)])
     if run_of(task) not in labels:
-        raise NotFound(f"there is no task {task}.", field="task", got=task)
+        raise NotFound(
+            f"there is no task {task}.",
+            field="task",
+            got=task,
+            hint="locktender runs show RUN --tasks shows them.",
+        )
     return labels[run_of(task)].id
 
 

@@ -64,7 +64,8 @@ class AsyncRuns:
     ) -> list[RunInfo]:
         """The newest runs that match, newest first.
 
-        status  a state or several: "failed", "queued" … Submissions in a transaction of an application that are no
+        status  a state or several: "failed", "queued" …; "active" is every run that has not ended,
+                "ended" every other. Submissions in a transaction of an application that are no
                 runs (*submitted*, *rejected*) are listed where they are asked for, before the others
         tags    runs with all of these tags
         flow    the flow's name

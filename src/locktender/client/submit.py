@@ -133,16 +133,23 @@ class Preparing:
 
     def prepare(self, call: object, index: int | None = None) -> Prepared:
         """A `Submission`, or arguments as `submit_many` takes them, traced and with every option checked."""
+        try:
+            return self._prepared(call)
+        except InvalidInput as error:
+            say_which(error, index)
+            raise
+
+    def _prepared(self, call: object) -> Prepared:
         flow = self._flow
         if self._by_name:
             call = named_if_whole(flow, Submission.of(call))
         if isinstance(call, Submission):
             traced = trace(flow, call.args, call.kwargs)
-            check_size(self._settings, flow.short, traced.params, traced.consts, index)
+            check_size(self._settings, flow.short, traced.params, traced.consts)
             options = options_of(flow, call)
         else:
             traced = trace(flow, *call_of(call))
-            check_size(self._settings, flow.short, traced.params, traced.consts, index)
+            check_size(self._settings, flow.short, traced.params, traced.consts)
             options = self._plain
         run = NewRun(
             next(self._ids),
@@ -184,19 +191,23 @@ def named_if_whole(flow: FlowDef, call: Submission) -> Submission:
     return replace(call, args=(), kwargs=given)
 
 
-def check_size(
-    settings: Settings, flow: str, params: bytes, consts: bytes, index: int | None
-) -> None:
-    """Refuses arguments and values that are too large to be stored. `index`: of a call of `submit_many`."""
+def say_which(error: InvalidInput, index: int | None) -> None:
+    """Adds to an error of which call of `submit_many` it is; `index` None: there is one alone."""
+    if index is not None:
+        error.message = f"[{index}]: {error.message}"
+        error.field = f"[{index}].{error.field}" if error.field else f"[{index}]"
+
+
+def check_size(settings: Settings, flow: str, params: bytes, consts: bytes) -> None:
+    """Refuses arguments and values that are too large to be stored."""
     most = settings.max_value_bytes
     if len(params) <= most and len(consts) <= most:
         return
     what, size = "arguments of", len(params)
     if size <= most:
         what, size = "values in", len(consts)
-    shown = "" if index is None else f"[{index}]."
     raise InvalidInput(
-        f"{shown}the {what} {flow!r} are {size:,} bytes as JSON; at most {most:,} are"
+        f"the {what} {flow!r} are {size:,} bytes as JSON; at most {most:,} are"
         " allowed (max_value).",
         field="args",
         got=size,

@@ -50,11 +50,13 @@ def explain_task(
     scheduler: Scheduler, entry: TaskEntry, typical: Typical, now: int
 ) -> list[Reason]:
     """Every gate that blocks a requested task; empty when it starts with the next cycle."""
+    blocks = list(blocking(scheduler, entry, now))
+    typical = typical.shared(len(blocks))
     reasons = [
         each
         if isinstance(each, Reason)
         else TASK_TEXTS[each.gate.kind](scheduler, entry, each, typical, now)
-        for each in _blocking(scheduler, entry, now)
+        for each in blocks
     ]
     lane = lane_of(scheduler, entry)
     fair = scheduler.ledger.task_queue.turns.fair is not None and entry.run.returning is None
@@ -66,7 +68,7 @@ def explain_task(
 def what_opens(scheduler: Scheduler, entry: TaskEntry, now: int) -> tuple[GateOpening, ...]:
     """What has to happen for a requested task to start, all of it; it starts with the next cycle then."""
     found: list[GateOpening] = []
-    for each in _blocking(scheduler, entry, now):
+    for each in blocking(scheduler, entry, now):
         if not isinstance(each, Reason):
             lane = lane_of(scheduler, entry)
             return (*found, *(openings(scheduler.ledger, entry, lane, now) if lane else ()))
@@ -94,14 +96,6 @@ _OPENS: Final = {
 }
 
 
-def in_the_way(scheduler: Scheduler, entry: TaskEntry, now: int) -> str:
-    """The same in short: the names of the gates, without numbers. It does not grow with what waits."""
-    return ", ".join(
-        each.text if isinstance(each, Reason) else each.name
-        for each in _blocking(scheduler, entry, now)
-    )
-
-
 def lane_of(scheduler: Scheduler, entry: TaskEntry) -> Lane[TaskEntry] | None:
     """Where a task stands in line, or will."""
     if entry.in_line:
@@ -109,7 +103,7 @@ def lane_of(scheduler: Scheduler, entry: TaskEntry) -> Lane[TaskEntry] | None:
     return scheduler.ledger.lane_of(entry.run, entry.node, entry.pools)
 
 
-def _blocking(scheduler: Scheduler, entry: TaskEntry, now: int) -> Iterator[Reason | Block]:
+def blocking(scheduler: Scheduler, entry: TaskEntry, now: int) -> Iterator[Reason | Block]:
     """What a requested task waits for, in the order of decision."""
     if entry.state != TaskState.REQUESTED:
         return

@@ -202,7 +202,7 @@ def _full(
     estimate = wait_for(elapsed, typical.run_us, turns, (gate.used, gate.limit))
     holding = [Holding(each, typical.run_holds) for each in elapsed]
     line_before = Line(turns, typical.run_holds)
-    played = _played(holding, line_before, gate, quick=typical.quick)
+    played = _played(holding, line_before, gate, typical.draws)
     return Reason(
         block.name,
         f"{RUN_TEXTS[gate.kind](gate)}: {gate.used} of {gate.limit} runs execute"
@@ -219,9 +219,9 @@ def _full(
     )
 
 
-def _played(holding: list[Holding], line: Line, gate: Gate, *, quick: bool) -> Estimate | None:
+def _played(holding: list[Holding], line: Line, gate: Gate, draws: int) -> Estimate | None:
     missing = 1 - max(0, gate.limit - gate.used)
-    return estimated(holding, [line], gate.limit, missing, quick=quick)
+    return estimated(holding, [line], gate.limit, missing, draws)
 
 
 def _wait(usual: int | None, played: Estimate | None, ahead: int, gate: Gate) -> dict[str, Any]:

@@ -67,7 +67,8 @@ def wait_at(
         for task in tasks
     ]
     before = _before(ledger, entry, lanes, gate, ahead, each, holds)
-    found = estimate(holding, before, limit / each, (need - max(0, limit - used)) / each)
+    missing = (need - max(0, limit - used)) / each
+    found = estimate(holding, before, limit / each, missing, typical.draws)
     if found is None:
         elapsed = [one.elapsed_us for one in holding]
         return WaitEstimate(wait_for(elapsed, usual, ahead, places, need), waiters=waiters)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from locktender.base.durations import MAX_MICROSECONDS, clock_text, spoken
+from locktender.kernel.estimates import MAX_DRAWN
 from locktender.kernel.queue_position import Precision
 
 MAX_HOLDERS_SHOWN = 20
@@ -94,8 +95,12 @@ class Typical(msgspec.Struct, frozen=True):
     """Step → the last durations, sorted."""
     run_holds: tuple[int, ...] = ()
     """Of runs of the flow that is asked about."""
-    quick: bool = False
-    """For long lists: estimates are reckoned, never played."""
+    draws: int = MAX_DRAWN
+    """How many durations may be drawn for the whole answer; 0: estimates are reckoned, never played."""
+
+    def shared(self, parts: int) -> Typical:
+        """For each of so many parts of one answer."""
+        return self if parts < 2 else msgspec.structs.replace(self, draws=self.draws // parts)
 
 
 def event_reason(name: str, since: int, until: int, now: int, tz: str = "UTC") -> Reason:

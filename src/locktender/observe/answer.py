@@ -31,7 +31,7 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     position: int | None = None
     """Its place in the order in which queued runs start if no other run comes: 1 is next.
 
-    Whoever is held up at a limit of its own is overtaken, and counted all the same.
+    A run that waits at a limit of its own is overtaken, and counted all the same.
     """
     position_is: Precision = "exact"
     """How `position` is meant: exact, unless fair turns are not known for certain, a tag's limit holds it or
@@ -44,6 +44,8 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     offers: int = 0
     """Of a task: how often it was offered to a worker so far."""
     waiting: tuple[WaitingStep, ...] = ()
+    more_waiting: int = 0
+    """Steps that wait beside those listed in `waiting`."""
     pending: dict[str, list[str]] = {}
     """Steps not asked for yet, and the steps they wait for."""
     offered: dict[str, OfferedStep] = {}
@@ -131,6 +133,8 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
             lines += _wait_lines(group.reasons, f"    expected wait{of}")
             lines += start_lines(group.lets_start, "    to", first.rstrip() or "it")
             lines += [f"    {first}{each.text(self.now)}" for each in group.until]
+        if self.more_waiting:
+            lines.append(f"  and {counted(self.more_waiting, 'step')} more waiting")
         for step, others in self.pending.items():
             lines.append(f"  {step} waits for {', '.join(others) or 'its turn'}")
         if self.note:

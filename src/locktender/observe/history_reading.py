@@ -81,6 +81,7 @@ class HistoryReading:
         self._version = f"{version()}.{slack_us}"
         self._slack_us = slack_us
         self.began: AuditBegin = AuditBegin()
+        self._unreadable: set[str] = set()
         self._start()
 
     def _start(self) -> None:
@@ -175,8 +176,14 @@ class HistoryReading:
                 await self._add_graph(event.data.get("graph") or "")
 
     async def _add_graph(self, digest: str) -> None:
-        if digest and digest not in self._graphs:
+        if not digest or digest in self._graphs or digest in self._unreadable:
+            return
+        try:
             self._graphs[digest] = read_graph(await self._store.graph(digest))
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            # A rule reports each run that names it. They are checked without it, and all others as ever.
+            log.warning("failed to read graph %s: %s", digest, error)
+            self._unreadable.add(digest)
 
     async def keep(self) -> None:
         """Stores the state for the next audit. If that fails, the next one reads more."""

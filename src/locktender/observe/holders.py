@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -47,6 +47,14 @@ class LimitCost(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many tasks and runs waited there."""
     to: tuple[LostTo, ...] = ()
     """Who held it meanwhile, the most first."""
+
+
+class MinuteCost(NamedTuple):
+    """Waits that were over within one minute."""
+
+    at: int
+    us: int
+    waits: int
 
 
 class Samples:
@@ -185,6 +193,28 @@ class CostBook:
                 break
         self._forget(since)
         return await self._told()
+
+    def passed(self, now: int) -> dict[str, float]:
+        """Gate → how many of those that had waited there went on within the last minute, about."""
+        minute, part = divmod(now, MINUTE)
+        found: dict[str, float] = {}
+        for at, weight in ((minute, 1.0), (minute - 1, 1 - part / MINUTE)):
+            for gate, (_, waits, _) in self._by_minute.get(at, {}).items():
+                found[gate] = found.get(gate, 0.0) + waits * weight
+        return found
+
+    def history(self, gates: Collection[str], now: int, minutes: int) -> list[MinuteCost]:
+        """What waits at these gates cost in each of the last minutes; the last one is not over."""
+        found: list[MinuteCost] = []
+        for minute in range(now // MINUTE - minutes + 1, now // MINUTE + 1):
+            costs = self._by_minute.get(minute, {})
+            own = [costs[gate] for gate in gates if gate in costs]
+            found.append(
+                MinuteCost(
+                    minute * MINUTE, sum(us for us, _, _ in own), sum(waits for _, waits, _ in own)
+                )
+            )
+        return found
 
     def _add(self, rows: Sequence[EventRow], since: int) -> None:
         told = [row for row in rows if row.at >= since and _tells(row)]

@@ -211,7 +211,7 @@ class Metrics:
 
     def _count_labels(self, demand: Demand) -> None:
         # A set that was wanted once stays, as 0: what scales by it must not find nothing there.
-        found = dict.fromkeys(self.demand_by_labels, 0)
+        found = dict.fromkeys(("", *self.demand_by_labels), 0)
         for want in demand.wants:
             labels = ",".join(f"{label}={value}" for label, value in want.needs)
             if labels not in found and len(found) >= MOST_LABEL_SETS:

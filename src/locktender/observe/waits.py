@@ -11,10 +11,12 @@ from locktender.base.durations import clock_text, spoken
 from locktender.base.events import unpack
 from locktender.base.model import RunRow
 from locktender.base.states import TaskState
-from locktender.kernel.explain import in_the_way
+from locktender.kernel.entries import TaskEntry
+from locktender.kernel.explain import blocking
 from locktender.kernel.gate_names import offered_to, stop_text
 from locktender.kernel.pauses import pause_texts
 from locktender.kernel.reasons import GateOpening, Reason, event_reason
+from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import Until
 from locktender.observe.rebuilt import rebuild
 from locktender.store.protocol import EventFilter, Store
@@ -38,11 +40,27 @@ async def waits_of(store: Store, run: int) -> dict[int, str]:
     found: dict[int, str] = {}
     for entry in () if known is None else known.tasks.values():
         if entry.state == TaskState.REQUESTED:
-            found[entry.id] = in_the_way(scheduler, entry, snapshot.now) or "its turn"
+            found[entry.id] = _in_short(scheduler, entry, snapshot.now) or "its turn"
         elif entry.state == TaskState.SCHEDULED:
             worker, at = entry.worker or "", entry.scheduled_at
             found[entry.id] = offered_to(worker, at, entry.offers, snapshot.now)
     return found
+
+
+def _in_short(scheduler: Scheduler, entry: TaskEntry, now: int) -> str:
+    """What blocks it, without numbers. It does not grow with what waits."""
+    return ", ".join(
+        each.text if isinstance(each, Reason) else each.name
+        for each in blocking(scheduler, entry, now)
+    )
+
+
+def gates_of(scheduler: Scheduler, entry: TaskEntry, now: int) -> tuple[str, ...]:
+    """The names of the gates that block it, in the order of decision."""
+    return tuple(
+        each.gate if isinstance(each, Reason) else each.name
+        for each in blocking(scheduler, entry, now)
+    )
 
 
 async def task_waits(store: Store, run: RunRow, task: TaskRow, now: int) -> tuple[Reason, ...]:

@@ -44,6 +44,7 @@ from locktender.observe.waits import (
     OfferedStep,
     StubbornStep,
     WaitingStep,
+    gates_of,
     task_waits,
     waiting_reasons,
 )
@@ -138,7 +139,12 @@ async def _explain_task(store: Store, task: int, labels: Declared | None) -> Why
     if row is None:
         row = next((each for each in await store.tasks(run_of(task)) if each.id == task), None)
     if row is None:
-        raise NotFound(f"there is no task {task}.", field="task", got=task)
+        raise NotFound(
+            f"there is no task {task}.",
+            field="task",
+            got=task,
+            hint="locktender runs show RUN --tasks shows them.",
+        )
     return await _apart(store, row, snapshot.now)
 
 
@@ -340,21 +346,25 @@ def run_why(
         running[name] = running.get(name, 0) + 1
         if (each := by_token.get(entry.token)) is not None:
             stubborn[name] = _one_more(stubborn.get(name), each)
-    groups: dict[tuple[str, tuple[str, ...]], WaitingStep] = {}
+    groups: dict[tuple[str, tuple[str, ...]], tuple[TaskEntry, WaitingStep]] = {}
     for entry, count in sorted(found.waiting(now), key=lambda each: each.first.id):
-        reasons = tuple(_reasons(scheduler, entry, usual, now, labels))
-        key = (entry.spec.name, tuple(reason.gate for reason in reasons))
-        group = groups.get(key)
-        if group is None:
-            opens = ()
-            if len(groups) < MAX_GROUPS_SHOWN:
-                opens = explain.what_opens(scheduler, entry, now)
-            group = WaitingStep(entry.spec.name, 0, reasons, lets_start=opens)
+        key = (entry.spec.name, gates_of(scheduler, entry, now))
+        first, group = groups.get(key) or (entry, WaitingStep(entry.spec.name, 0, ()))
         until = _earliest(group.until, patience(scheduler.lifecycle, entry))
-        groups[key] = msgspec.structs.replace(group, count=group.count + count, until=until)
+        groups[key] = first, msgspec.structs.replace(group, count=group.count + count, until=until)
+    shown = list(groups.values())[:MAX_GROUPS_SHOWN]
+    usual = usual.shared(len(shown))
     return msgspec.structs.replace(
         why_run(row, now, row.started_at or row.queued_at),
-        waiting=tuple(groups.values())[:MAX_GROUPS_SHOWN],
+        waiting=tuple(
+            msgspec.structs.replace(
+                group,
+                reasons=tuple(_reasons(scheduler, first, usual, now, labels)),
+                lets_start=explain.what_opens(scheduler, first, now),
+            )
+            for first, group in shown
+        ),
+        more_waiting=len(groups) - len(shown),
         pending=dict(waiting_nodes(progress)),
         offered=offered,
         running=running,

@@ -12,7 +12,7 @@ from locktender.base.graph import Graph
 from locktender.base.model import RunRow
 from locktender.kernel import lanes
 from locktender.kernel.entries import QueuedRun
-from locktender.kernel.estimates import LAST
+from locktender.kernel.estimates import LAST, MAX_DRAWN
 from locktender.kernel.explain_runs import explain_queued, place_precision, runs_to_start
 from locktender.kernel.fair_turns import Turns
 from locktender.kernel.gate_names import counted
@@ -127,7 +127,7 @@ async def _explained(
     typical = Typical(
         run_us=median(lasted) if lasted else None,
         run_holds=tuple(sorted(lasted[-LAST:])),
-        quick=quick,
+        draws=0 if quick else MAX_DRAWN,
     )
     replaced = await _replaced(store, row)
     reasons = explain_queued(scheduler, head, typical, line, view.now, replaced=replaced)

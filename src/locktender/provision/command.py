@@ -52,7 +52,7 @@ PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")
 NAME = re.compile(r"worker-[0-9a-f]{10}")
 """What the leader calls workers; other jobs of the engine are not listed."""
 WORDS: dict[str, tuple[str, ...]] = {
-    "start": ("name", "labels", "reason", "idle_exit"),
+    "start": ("name", "labels", "reason", "idle_exit", "variables"),
     "list": (),
     "release": ("name", "id"),
 }
@@ -185,14 +185,16 @@ class CommandProvisioner:
     # -- commands ----------------------------------------------------------------------------------
 
     async def _start(self, name: str, needs: Mapping[str, str], reason: str) -> None:
+        variables = self._spec.variables(name, needs)
+        pairs = [{"name": key, "value": value} for key, value in variables.items()]
         values = {
             "name": name,
             "labels": ",".join(f"{label}={value}" for label, value in needs.items()),
+            "variables": msgspec.json.encode(pairs).decode(),
             "reason": reason,
             "idle_exit": f"{self._settings.provisioned_idle_exit_us}us",
             **{f"label:{label}": value for label, value in needs.items()},
         }
-        variables = self._spec.variables(name, needs)
         variables[f"{PREFIX}URL"] = worker_url(self._options.worker_url, self._settings)
         async with self._running:
             self._since.append((name, self._clock.now()))

@@ -106,6 +106,8 @@ class KubeApi:
             )
         self._host, self._tls = parts.hostname, parts.scheme == "https"
         self._port = parts.port or (443 if self._tls else 80)
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        self._authority = f"{host}:{self._port}"
         self._prefix = parts.path.rstrip("/")
 
     def path(self, group: str, plural: str, name: str = "") -> str:
@@ -178,7 +180,7 @@ class KubeApi:
         target = f"{self._prefix}{path}" + (f"?{urlencode(query)}" if query else "")
         data = b"" if body is None else msgspec.json.encode(body)
         headers = [
-            ("host", f"{self._host}:{self._port}"),
+            ("host", self._authority),
             ("accept", "application/json"),
             ("user-agent", "locktender"),
             ("connection", "close"),
@@ -220,12 +222,15 @@ class KubeApi:
 
     @property
     def _where(self) -> str:
-        return f"the API server at {self._host}:{self._port}"
+        return f"the API server at {self._authority}"
 
     def _token(self) -> str:
-        if not self._access.token_file:
-            return ""
-        return Path(self._access.token_file).read_text().strip()
+        path = self._access.token_file
+        try:
+            return Path(path).read_text().strip() if path else ""
+        except OSError as error:
+            said = f"failed to read the token {path}: {error.strerror}"
+            raise ApiUnreachable(said, sent=False) from error
 
     def _context(self) -> ssl.SSLContext | None:
         """Made each time: the authority's certificate may be replaced too."""

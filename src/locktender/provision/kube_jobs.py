@@ -136,7 +136,7 @@ class JobMaker:
             selector.update(
                 {key: _valued(text, value) for key, text in nodes.node_selector.items()}
             )
-            limits.update(nodes.limits)
+            limits.update({key: _valued(text, value) for key, text in nodes.limits.items()})
             more = [
                 {key: _valued(text, value) for key, text in each.items()}
                 for each in nodes.tolerations

@@ -62,6 +62,8 @@ WATCH_SECONDS = 60
 WATCH_MARGIN_SECONDS = 15.0
 FIRST_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 30.0
+STEADY_SECONDS = 10.0
+"""A watch of at least so long is followed by the next one without a pause."""
 PAGE = 500
 PODS_SECONDS = 5.0
 """Between two looks at the pods of Jobs that do not run, or that failed."""
@@ -290,22 +292,26 @@ class _JobCopy:
             await end_tasks([self._task])
 
     async def _follow(self) -> None:
-        pause = FIRST_PAUSE_SECONDS
+        loop = asyncio.get_running_loop()
+        pause, version = FIRST_PAUSE_SECONDS, ""
         while True:
+            began = loop.time()
             try:
-                version = await self._list()
+                version = version or await self._list()
                 self._error = None
                 self._synced.set()
-                pause = FIRST_PAUSE_SECONDS
-                while version:
-                    version = await self._watch(version)
-                continue
+                version = await self._watch(version)
             except (ApiError, ApiUnreachable) as error:
-                self._error = error
+                self._error, version = error, ""
             except Exception as error:  # the copy must not end: the leader would wait for it
                 log.exception("failed to follow Jobs: internal error")
-                self._error = error
+                self._error, version = error, ""
             self._synced.set()
+            if loop.time() - began >= STEADY_SECONDS:
+                pause = FIRST_PAUSE_SECONDS
+                if self._error is None:
+                    continue
+            # Also after a watch that ended well: a proxy may end each one at once.
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE_SECONDS)
 

@@ -2,9 +2,8 @@
 
 The socket is bound before the store is opened or a worker joins, so that a
 taken port is reported at once. Every connection has a bounded time to send its
-request and read its answer. Beyond `MOST_REQUESTS` an answer is 503, beyond
-`MOST_CONNECTIONS` a connection is closed. Connections that follow events last
-longer; `api/streams.py` bounds them.
+request and read its answer (`connections.py`). Beyond `MOST_REQUESTS` an answer
+is 503. Connections that follow events last longer; `api/streams.py` bounds them.
 """
 
 from __future__ import annotations
@@ -16,21 +15,28 @@ import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from locktender.base.background import until_done
 from locktender.base.errors import InvalidInput, LocktenderError
 from locktender.client.core import Core
-from locktender.server.api.streams import MOST_STREAMS
-from locktender.server.app import MOST_REQUESTS, MOST_WAITING, STREAMS, App
+from locktender.server.app import App
+from locktender.server.connections import (
+    Connections,
+    HttpConnection,
+    TlsHandshake,
+    most_connections,
+    tls_context,
+)
 from locktender.server.options import HttpOptions
-from locktender.server.ui.live import MOST_PAGES
 
 BACKLOG = 64
+"""Connections that are accepted in one turn of the loop: what is too many is closed after that."""
+QUEUED = 1_024
+"""Connections that the system keeps until they are accepted."""
 
 
 def bind(host: str, port: int, *, option: str = "port") -> socket.socket:
@@ -110,82 +116,11 @@ def _refused(error: OSError, host: str, port: int, option: str) -> InvalidInput:
     return InvalidInput(f"{host}:{port} cannot be opened: {error.strerror}.", field=option)
 
 
-MOST_CONNECTIONS = 2 * MOST_REQUESTS + MOST_WAITING + MOST_STREAMS + MOST_PAGES
-ANSWER_SECONDS = 10.0
-"""For a request to arrive."""
-LONG_ANSWER_SECONDS = 40.0
-"""For an answer to be read: a result may be waited for. A stream bounds itself."""
 KEEP_ALIVE_SECONDS = 5
 MOST_HEADER_BYTES = 16 * 1024
 CLOSE_SECONDS = 1
 RESTART_SECONDS = 1.0
 START_SECONDS = 5.0
-
-
-class _Together:
-    """A transport whose writes of one turn of the loop are one: an answer is sent in one piece, not in two."""
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._parts: list[bytes] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        if not self._parts:
-            self._loop.call_soon(self._flush)
-        self._parts.append(data)
-
-    def close(self) -> None:
-        self._flush()
-        self._transport.close()
-
-    def _flush(self) -> None:
-        parts, self._parts = self._parts, []
-        if parts and not self._transport.is_closing():
-            self._transport.write(b"".join(parts))
-
-
-class _Connection(H11Protocol):
-    """One that is not kept for ever, whatever its client does."""
-
-    _end: asyncio.TimerHandle | None = None
-    _answered: object = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(cast("asyncio.Transport", _Together(transport, self.loop)))
-        if len(self.connections) > MOST_CONNECTIONS:
-            transport.abort()
-        else:
-            self._wait()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._end is not None:
-            self._end.cancel()
-        super().connection_lost(exc)
-
-    def on_response_complete(self) -> None:
-        self._wait()
-        super().on_response_complete()
-
-    def handle_events(self) -> None:
-        super().handle_events()
-        cycle = cast("RequestResponseCycle | None", self.cycle)  # none before the first request
-        if cycle is None or cycle is self._answered or cycle.more_body or cycle.response_complete:
-            return
-        # The request has arrived. An event of the same one that comes later changes nothing.
-        self._answered = cycle
-        self._wait(None if self.scope["path"] in STREAMS else LONG_ANSWER_SECONDS)
-
-    def _wait(self, seconds: float | None = -1) -> None:
-        if self._end is not None:
-            self._end.cancel()
-            self._end = None
-        if seconds is not None:
-            most = ANSWER_SECONDS if seconds < 0 else seconds
-            self._end = self.loop.call_later(most, self.transport.abort)
 
 
 class _Server(uvicorn.Server):
@@ -195,6 +130,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(QUEUED)
         self._answers.set()
 
     @contextmanager
@@ -212,7 +149,8 @@ class Web:
         """`tls`: certificate and key; None: plain HTTP."""
         self._app = app
         self._listener = listener
-        self._tls = tls
+        self._tls = None if tls is None else tls_context(*tls)
+        self._several = Connections(most_connections())
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
         self._answers = asyncio.Event()
@@ -222,7 +160,7 @@ class Web:
         return _Server(
             uvicorn.Config(
                 self._app,
-                http=_Connection,
+                http=self._connection,  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 interface="asgi3",
@@ -232,14 +170,17 @@ class Web:
                 proxy_headers=False,
                 server_header=False,
                 date_header=False,
+                backlog=BACKLOG,
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=CLOSE_SECONDS,
                 h11_max_incomplete_event_size=MOST_HEADER_BYTES,
-                ssl_certfile=None if self._tls is None else str(self._tls[0]),
-                ssl_keyfile=None if self._tls is None else str(self._tls[1]),
             ),
             self._answers,
         )
+
+    def _connection(self, **given: Any) -> asyncio.Protocol:
+        made = HttpConnection(**given, several=self._several)
+        return made if self._tls is None else TlsHandshake(made, self._tls, self._several)
 
     async def start(self) -> None:
         """Returns when it answers, or failed to and tries again."""
@@ -256,6 +197,7 @@ class Web:
         if task is not None:
             self._server.should_exit = True
             await asyncio.wait({task})
+        await self._several.close()
 
     async def _serve(self) -> None:
         """Until `stop`. Where the server fails, its connections are closed, and the next call makes another."""

@@ -142,7 +142,7 @@ def queued_run(run_id: RunId, graph: Graph, **fields: Any) -> RunRow:
 
 @dataclass(frozen=True, slots=True)
 class SimMail:
-    """An event that was sent: to a run, or to a topic (run 0)."""
+    """An event that was sent: to a run, to the wait of one `task` of it, or to a topic (run 0)."""
 
     n: int
     run: int
@@ -150,6 +150,7 @@ class SimMail:
     payload: bytes
     match: dict[str, Any]
     at: int
+    task: int
 
 
 @dataclass
@@ -285,8 +286,7 @@ class Model:
         for task in commit.waits_over:
             self.event_waits.pop(task, None)
         self.event_waits |= {each.task: each for each in commit.waits_opened}
-        for taken in commit.mail_taken:
-            self.mail_taken.add((taken.run, taken.n))
+        self.mail_taken |= {(taken.run, taken.n) for taken in commit.mail_taken}
         for clear in commit.cache_cleared:
             self.cached = {k: v for k, v in self.cached.items() if not clear.covers(v)}
         self.cached |= {each.key: each for each in commit.cache_stored}

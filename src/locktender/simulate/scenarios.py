@@ -138,7 +138,10 @@ def _send(world: SimWorld) -> None:
             if not run:
                 world.send(0, name, **draw.choice([{}, {"of": 1}, {"of": 2}]))
             elif run in world.model.runs and world.model.runs[run].state not in TERMINAL_RUNS:
-                world.send(run, name, draw.randrange(9))
+                waits = [each for each in world.model.event_waits.values() if each.run == run]
+                wait = draw.choice([None, *waits])
+                answered, task = (name, 0) if wait is None else (wait.name, wait.task)
+                world.send(run, answered, draw.randrange(9), task)
 
         world.plan(draw.randrange(4 * SECOND), send)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from typing import Any
 
 import msgspec
 
@@ -74,13 +75,13 @@ def wake(scheduler: Scheduler, model: Model, now: int) -> set[int]:
 
 
 def send(
-    model: Model, run: int, name: str, now: int, payload: object = None, **match: object
+    model: Model, run: int, name: str, now: int, payload: object, task: int, match: dict[str, Any]
 ) -> None:
-    """A client sends an event: to a run, or to a topic (0)."""
+    """A client sends an event: to a run, to the wait of one `task` of it, or to a topic (0)."""
     raw = msgspec.json.encode(payload)
-    mail = SimMail(len(model.mail) + 1, run, name, raw, dict(match), now)
+    mail = SimMail(len(model.mail) + 1, run, name, raw, match, now, task)
     model.mail.append(mail)
-    change = Change("mail", 0, "", "sent", 0, {"n": mail.n, "name": name})
+    change = Change("mail", task, "", "sent", 0, {"n": mail.n, "name": name})
     model.log(now, "client", [RunEvents(run, [change])])
 
 
@@ -100,7 +101,8 @@ def _first(model: Model, wait: EventWait) -> SimMail | None:
         if mail.name != wait.name or (wait.run, mail.n) in model.mail_taken:
             continue
         of_topic = not mail.run and mail.at >= model.runs[wait.run].queued_at
-        if mail.run == wait.run or (of_topic and mail.match.items() <= own.items()):
+        to_run = mail.run == wait.run and mail.task in (0, wait.task)
+        if to_run or (of_topic and mail.match.items() <= own.items()):
             return mail
     return None
 

@@ -142,9 +142,11 @@ class SimWorld:
         self.poke()
         return stored
 
-    def send(self, run: int, name: str, payload: object = None, **match: object) -> None:
-        """An event is sent: to a run, or to a topic (0)."""
-        waits.send(self.model, run, name, self.now, payload, **match)
+    def send(
+        self, run: int, name: str, payload: object = None, task: int = 0, **match: object
+    ) -> None:
+        """An event is sent: to a run, to the wait of one task of it, or to a topic (0)."""
+        waits.send(self.model, run, name, self.now, payload, task, match)
         self.poke()
 
     def cancel(self, run: int) -> None:

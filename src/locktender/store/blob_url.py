@@ -33,6 +33,9 @@ from locktender.base.clock import Clock, SystemClock
 from locktender.base.errors import InvalidInput, NotFound, StoreError, StoreUnreachable
 
 OWNER = "owner"
+DRAFT = ".draft"
+MAX_SWEPT = 5
+"""How often the folder of a new object may be removed before its first byte."""
 CHUNK_BYTES = 1 << 20
 PART_BYTES = 8 << 20
 """Of an object that is read or written in pieces; S3 allows 10,000 of at least 5 MB."""
@@ -81,7 +84,7 @@ class BlobPlace:
         """Stores `data` under its hash, which it returns."""
         digest = hashlib.sha256(data).hexdigest()
         with _failures("store", self.url, digest):
-            if not self._is_fresh(digest):
+            if not self._is_fresh(digest, len(data)):
                 path = self._new_path(digest)
                 if self._is_local:
                     with _draft(path) as draft:
@@ -100,7 +103,7 @@ class BlobPlace:
             size += len(chunk)
         digest = hashed.hexdigest()
         with _failures("store", self.url, digest):
-            if not self._is_fresh(digest):
+            if not self._is_fresh(digest, size):
                 source.seek(start)
                 self._copy_in(source, digest, size)
         return digest, size
@@ -135,21 +138,24 @@ class BlobPlace:
     # -- upkeep ------------------------------------------------------------------------------------
 
     def put_before(self, instant: int) -> Iterator[str]:
-        """Hashes with an object that was stored before `instant`."""
+        """Hashes with an object that was stored before `instant`, or a draft that was left then."""
         with _failures("list", self.url):
-            for info in self._all():
+            for info in self._all(drafts=True):
                 if _put_at(info) < instant:
                     yield _digest_of(info)
 
     def remove(self, digest: str, put_before: int) -> bool:
-        """Removes objects of this hash that were stored before `put_before`."""
+        """Removes objects of this hash that were stored before `put_before`, and drafts of then."""
         removed = False
         with _failures("remove", self.url, digest):
-            for info in self._objects(digest):
+            for info in self._objects(digest, drafts=True):
                 if _put_at(info) < put_before:
                     with suppress(FileNotFoundError):
                         self._fs.rm_file(info["name"])
-                    removed = True
+                    removed = removed or _is_object(info)
+            if self._is_local:
+                with suppress(OSError):  # it is not empty, or another process has removed it
+                    Path(self._folder(digest)).rmdir()
         return removed
 
     def sizes(self) -> list[int]:
@@ -169,10 +175,11 @@ class BlobPlace:
 
     # -- objects -----------------------------------------------------------------------------------
 
-    def _is_fresh(self, digest: str) -> bool:
-        """Whether an object is there that no sweep will remove before a row can name it."""
+    def _is_fresh(self, digest: str, size: int) -> bool:
+        """Whether an object is there, not cut off, that no sweep will remove before a row can name it."""
         since = self._clock.now() - HALF_GRACE_US
-        return any(_put_at(info) > since for info in self._objects(digest))
+        found = self._objects(digest)
+        return any(_put_at(info) > since and info["size"] == size for info in found)
 
     def _find(self, digest: str) -> tuple[str, int]:
         if not _DIGEST.fullmatch(digest):
@@ -183,30 +190,27 @@ class BlobPlace:
         newest = max(found, key=_put_at)
         return newest["name"], newest["size"]
 
-    def _objects(self, digest: str) -> list[dict[str, Any]]:
+    def _objects(self, digest: str, *, drafts: bool = False) -> list[dict[str, Any]]:
         try:
             found: list[dict[str, Any]] = self._fs.ls(self._folder(digest), detail=True)
         except FileNotFoundError:
             return []
-        return [info for info in found if _is_object(info)]
+        return [info for info in found if _is_object(info, drafts=drafts)]
 
-    def _all(self) -> Iterator[dict[str, Any]]:
+    def _all(self, *, drafts: bool = False) -> Iterator[dict[str, Any]]:
         try:
             found = self._fs.ls(self._root, detail=True)
         except FileNotFoundError:
             return
         for folder in sorted(each["name"] for each in found if each["type"] == "directory"):
             files: dict[str, dict[str, Any]] = self._fs.find(folder, detail=True)
-            yield from (info for info in files.values() if _is_object(info))
+            yield from (info for info in files.values() if _is_object(info, drafts=drafts))
 
     def _folder(self, digest: str) -> str:
         return f"{self._root}/{digest[:2]}/{digest}"
 
     def _new_path(self, digest: str) -> str:
-        folder = self._folder(digest)
-        if self._is_local:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-        return f"{folder}/{os.urandom(8).hex()}"
+        return f"{self._folder(digest)}/{os.urandom(8).hex()}"
 
     def _copy_in(self, source: BinaryIO, digest: str, size: int) -> None:
         path = self._new_path(digest)
@@ -232,7 +236,7 @@ class _draft:  # noqa: N801 — used as a function
         self._path = Path(path)
 
     def __enter__(self) -> BinaryIO:
-        fd, self._name = tempfile.mkstemp(prefix=".", suffix=".draft", dir=self._path.parent)
+        fd, self._name = _new_draft(self._path.parent)
         self._file = os.fdopen(fd, "wb")
         return self._file
 
@@ -247,6 +251,14 @@ class _draft:  # noqa: N801 — used as a function
             Path(self._name).rename(self._path)
         else:
             Path(self._name).unlink(missing_ok=True)
+
+
+def _new_draft(folder: Path) -> tuple[int, str]:
+    for _ in range(MAX_SWEPT):
+        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # a sweep has removed the folder, which was empty
+            return tempfile.mkstemp(prefix=".", suffix=DRAFT, dir=folder)
+    raise FileNotFoundError(f"the folder {folder} is removed again and again")
 
 
 def _copy(source: BinaryIO, target: BinaryIO, digest: str, size: int) -> None:
@@ -348,12 +360,13 @@ def _digest_of(info: dict[str, Any]) -> str:
     return info["name"].rstrip("/").split("/")[-2]
 
 
-def _is_object(info: dict[str, Any]) -> bool:
+def _is_object(info: dict[str, Any], *, drafts: bool = False) -> bool:
+    """`drafts`: also what a process left that ended while it wrote."""
     parts = info["name"].split("/")
     return (
         info["type"] == "file"
         and len(parts) > 2
-        and not parts[-1].startswith(".")
+        and (not parts[-1].startswith(".") or (drafts and parts[-1].endswith(DRAFT)))
         and _DIGEST.fullmatch(parts[-2]) is not None
     )
 

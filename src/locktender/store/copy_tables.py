@@ -54,7 +54,7 @@ TABLES: dict[str, CopyTable] = {
     "linger": _table("task token pool slots until worker", 3),
     "unplaced": _table("run keeps"),
     "waiting": _table("run wake_at"),
-    "mail": _table("n run name id match at payload", wide=True),
+    "mail": _table("n run name id match at payload task", wide=True),
     "mail_taken": _table("run n task", 2),
     "event_key": _table("id secret"),
     "event_wait": _table("task run name match since until"),

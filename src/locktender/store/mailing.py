@@ -12,14 +12,17 @@ def judge_send(target: Row | None) -> EventSent:
     """A row of `mail_target`; None: there is no such run."""
     if target is None:
         return EventSent("unknown")
-    _, state, waiting, repeated = target
+    _, state, waiting, repeated, stands = target
     if repeated:
         return EventSent("repeated")
     if state in TERMINAL_RUNS:
         return EventSent("ended", state)
+    if not stands:
+        return EventSent("over", state)
     return EventSent("full" if waiting >= MAX_MAIL else "sent")
 
 
 def sent_event(event: SendEvent, n: int) -> Change:
     """What the leader, and the checker, learn of it."""
-    return Change("mail", 0, "", "sent", 0, {"n": n, "name": event.name, "id": event.id})
+    data = {"n": n, "name": event.name, "id": event.id}
+    return Change("mail", event.task, "", "sent", 0, data)

@@ -51,7 +51,7 @@ def needs_database(what: str, url: str) -> InvalidInput:
         f"{what} needs the database itself, and {url} is a server.",
         field="url",
         got=url,
-        hint=_SUPPORTED,
+        hint="Give the address of the database that the server uses: postgresql://…, or its SQLite file.",
     )
 
 

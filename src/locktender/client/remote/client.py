@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -88,12 +89,21 @@ class NamedCalls:
 
     def prepare(self, call: object, index: int | None = None) -> NamedCall:
         """As `Preparing.prepare`: a `Submission`, or arguments as `submit_many` takes them."""
+        from locktender.client.submit import say_which
+
+        try:
+            return self._prepared(call)
+        except InvalidInput as error:
+            say_which(error, index)
+            raise
+
+    def _prepared(self, call: object) -> NamedCall:
         from locktender.client.submit import check_size
 
         given = Submission.of(call)
         args = self._arguments(given)
         short = self._name if self._flow is None else self._flow.short
-        check_size(self._settings, short, codec.join_object(args), b"", index)
+        check_size(self._settings, short, codec.join_object(args), b"")
         for name, raw in args.items():
             if MARK in raw:
                 raise _no_secret(name)
@@ -141,7 +151,7 @@ class NamedCalls:
 
 def _no_secret(argument: str) -> InvalidInput:
     return InvalidInput(
-        f"{argument} is a secret, and a server takes none: whoever has a token could have a step show any"
+        f"{argument} is a secret, and a server takes none: a client with a token could have a step show any"
         " variable of a worker.",
         field=argument,
         hint="Let the step read os.environ itself, or submit to the database.",
@@ -267,9 +277,12 @@ class RemoteClient(AsyncClient):
     async def submit_named(
         self, flow: str, calls: Iterable[object], *, partial: bool
     ) -> list[AsyncRun[Any] | Refusal]:
-        several = NamedCalls(flow, self.settings)
+        several, given = NamedCalls(flow, self.settings), list(calls)
         try:
-            prepared = [several.prepare(call, index) for index, call in enumerate(calls)]
+            prepared = [
+                several.prepare(call, index if len(given) > 1 else None)
+                for index, call in enumerate(given)
+            ]
         except InvalidInput as error:
             # A name that nobody knows is the mistake to tell of first.
             found = await self.flows.get(flow)
@@ -307,16 +320,20 @@ class RemoteClient(AsyncClient):
                 "runs": [call.body for call in part],
                 "partial": partial,
             }
-            answers = await self._http.call(
-                "POST",
-                "/runs/batch",
-                list[SubmittedPart],
-                "runs",
-                body=body,
-                key=_key(),
-                trace=part[0].trace,
-                again=True,
-            )
+            try:
+                answers = await self._http.call(
+                    "POST",
+                    "/runs/batch",
+                    list[SubmittedPart],
+                    "runs",
+                    body=body,
+                    key=_key(),
+                    trace=part[0].trace,
+                    again=True,
+                )
+            except InvalidInput as error:
+                _name_call(error, len(made))
+                raise
             made += [self._submitted(answer) for answer in answers]
         return made
 
@@ -345,6 +362,17 @@ class RemoteClient(AsyncClient):
             "slots() holds them by a lease that this process renews every few seconds: it",
             self._http.url,
         )
+
+
+_OF_RUN = re.compile(r"runs\[(\d+)\]")
+
+
+def _name_call(error: InvalidInput, before: int) -> None:
+    """The server names the run of its request; the caller knows calls, `before` of them sent earlier."""
+    if (found := _OF_RUN.match(error.field or "")) is not None:
+        ours = f"[{int(found[1]) + before}]"
+        error.field = f"{ours}{(error.field or '')[found.end() :]}"
+        error.message = f"{ours}{error.message.removeprefix(found[0])}"
 
 
 def _key() -> str:

@@ -15,8 +15,8 @@ from locktender.observe.checker.world import HistoryState
 
 class MailRule(Rule):
     """An event is delivered to a run once, to a task that waits for it, in the order in which events of its name
-    were sent to the run. The commit that delivers it completes the task. Without an event no wait is over before
-    its timeout, nor does a run that waits for one wake up."""
+    were sent to the run. The answer of one wait goes to no other. The commit that delivers it completes the task.
+    Without an event no wait is over before its timeout, nor does a run that waits for one wake up."""
 
     id = "events"
 
@@ -43,19 +43,23 @@ class MailRule(Rule):
         if event.after == "sent":
             if n in run.mail or n in run.taken:
                 self.report(event, f"event {n} ({name}) is sent to run {run.id} twice.")
-            run.mail[n] = name
+            run.mail[n] = name, event.task
             return
         self._judge(event, run, n, name)
         run.mail.pop(n, None)
-        run.taken.add(n)
+        run.taken |= {n}
 
     def _judge(self, event: Event, run: CheckedRun, n: int, name: str) -> None:
         what = f"event {n} ({name}) is {event.after}"
         if n in run.taken:
             self.report(event, f"{what} to run {run.id} a second time.")
-        elif run.mail.get(n, self.topics.get(n)) != name and not self.world.history.thinned:
+        sent, to = run.mail.get(n, (self.topics.get(n), 0))
+        if n not in run.taken and sent != name and not self.world.history.thinned:
             self.report(event, f"{what} to run {run.id}, and was not sent to it.")
-        first = min((each for each, of in run.mail.items() if of == name), default=n)
+        if event.after == "delivered" and to not in {0, event.task}:
+            self.report(event, f"{what} to task {event.task}, and is the answer of task {to}.")
+        mine = [each for each, of in run.mail.items() if of[0] == name and of[1] in {0, event.task}]
+        first = min(mine, default=n)
         if n in run.mail and first < n:
             self.report(
                 event, f"{what} to run {run.id} before event {first}, which was sent first."
@@ -91,7 +95,8 @@ class MailRule(Rule):
             return
         waited = {each.name for each in _open_waits(run)}
         unread = {name for n, name in self.topics.items() if n not in run.taken}
-        if waited and not waited & {*run.mail.values(), *unread}:
+        sent = {name for name, _ in run.mail.values()}
+        if waited and not waited & (sent | unread):
             self.report(event, f"run {run.id} is woken before its time, and no event came for it.")
 
     def close(self) -> None:

@@ -44,7 +44,10 @@ class LegalEdge(Rule):
             if self.world.plan(digest or "") is None and (
                 digest or event.data.get("kind") != "hold"
             ):
-                self.report(event, f"run {run.id} names graph {digest!r}, which was not given.")
+                self.report(
+                    event,
+                    f"run {run.id} names graph {digest!r}, which is missing or cannot be read.",
+                )
 
     def task(self, event: Event, task: CheckedTask) -> None:
         run = task.run
@@ -334,7 +337,10 @@ class TraceRule(Rule):
         if task is None or task.state != TaskState.COMPLETED:
             self.report(event, f"run {run.id} gets a graph before its tracing task has completed.")
         if self.world.plan(event.after) is None:
-            self.report(event, f"run {run.id} names graph {event.after!r}, which was not given.")
+            self.report(
+                event,
+                f"run {run.id} names graph {event.after!r}, which is missing or cannot be read.",
+            )
 
     def succeed(self, event: Event, run: CheckedRun) -> None:
         if run.plan is not None and run.plan.graph.unfolds:

@@ -17,6 +17,7 @@ reported once and not again with every event that follows.
 from __future__ import annotations
 
 from collections import deque
+from sys import intern
 from typing import Any, Final
 
 from locktender.base.events import Event
@@ -29,6 +30,7 @@ from locktender.observe.checker.state import (
     EXECUTING,
     FAILED,
     HOLDING_TASKS,
+    NOTHING,
     OPEN,
     RUN_ENDS,
     STANDING,
@@ -50,6 +52,11 @@ DECIDED_AHEAD: Final = 5
 """Cycles a leader may decide while others are on their way to the store, until it has read what workers did."""
 MAX_GONE_WORKERS: Final = 10_000
 """Of workers that are gone the last so many are remembered."""
+_NEEDED_LATER: Final = (
+    *("graph", "deadline_at", "deadline_us"),
+    *("queue_timeout_us", "dispatch_deadline_us"),
+)
+"""What is kept of the data of a submission: of 100,000 queued runs all of it would be 60 MB."""
 MAX_WAITING_KEPT: Final = 20_000
 """Waiting runs in memory, about 2 kB each."""
 
@@ -221,19 +228,22 @@ class HistoryState(PlaceCounts):
     def _queue(self, event: Event, run: CheckedRun) -> None:
         data = event.data
         if run.state == NEW:
-            run.data = data
-            run.flow = data.get("flow") or ""
+            run.data = {name: data[name] for name in _NEEDED_LATER if name in data}
+            run.flow = intern(data.get("flow") or "")
             run.plan = self.plan(data.get("graph") or "")
             run.tags = data.get("tags") or {}
             run.key = data.get("key")
             run.kind = data.get("kind") or "flow"
             run.generation = data.get("generation", 0)
         else:
-            run.data = {**run.data, **data}
+            run.data |= {name: data[name] for name in _NEEDED_LATER if name in data}
             run.generation = data.get("generation", run.generation + 1)
         run.waits_for = data.get("waits_for")
         run.queued_at = run.queued_at if run.state == WAITING else event.at
-        run.again = frozenset(data.get("again", ()))
+        again = data.get("again")
+        run.again = frozenset(again) if again else NOTHING
+        if graph := run.data.get("graph"):
+            run.data["graph"] = intern(graph)
 
     def apply_trace(self, event: Event, run: CheckedRun) -> None:
         run.plan = self.plan(event.after)

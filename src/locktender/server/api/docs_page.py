@@ -88,7 +88,7 @@ def _operation(path: str, method: str, operation: Json) -> str:
         f'<span class="path">{escape(path)}</span> <span class="scope">{operation["x-scope"]}</span>'
         f"<br>{escape(operation['summary'])}</summary>{table}{wanted}"
         f"<pre>{escape(_curl(path, method, body))}</pre>"
-        f"<table><tr><th>status<th>meaning<th>content</tr>{answers}</table></details>"
+        f"<table><tr><th>status<th>meaning<th>content</tr>{answers}</table>{_shown(operation)}</details>"
     )
 
 
@@ -102,6 +102,17 @@ def _curl(path: str, method: str, body: Json | None) -> str:
         sent = json.dumps(example["value"], ensure_ascii=False)
         parts += ["-H", "content-type: application/json", "-d", sent]
     return " ".join(shlex.quote(each) for each in [*parts, url])
+
+
+def _shown(operation: Json) -> str:
+    """The example of a good answer."""
+    good = min(operation["responses"])
+    content: dict[str, Json] = operation["responses"][good].get("content", {})
+    examples = (
+        each["value"] for kind in content.values() for each in kind.get("examples", {}).values()
+    )
+    texts = (json.dumps(value, indent=2, ensure_ascii=False) for value in examples)
+    return "".join(f"<pre>{escape(text)}</pre>" for text in texts)
 
 
 def _content(holder: Json) -> str:

@@ -68,6 +68,63 @@ _TAGS = {
     "health": "This server.",
     "ready": "This server.",
 }
+_GIVES: dict[str, dict[str, str]] = {
+    "submit_run": {"run": "$response.body#/id"},
+    "submit_runs": {"run": "$response.body#/runs/0/run/id"},
+    "retry_run": {"run": "$response.body#/id"},
+    "run_schedule": {"run": "$response.body#/id"},
+    "list_runs": {"run": "$response.body#/runs/0/id"},
+    "list_waits": {"run": "$response.body#/waits/0/run"},
+    "list_tasks": {"run": "$request.path.run", "task": "$response.body#/tasks/0/id"},
+    "list_flows": {"flow": "$response.body#/flows/0/name"},
+    "list_pools": {"pool": "$response.body#/pools/0/name"},
+    "set_pool": {"pool": "$request.path.pool"},
+    "list_limits": {"limit": "$response.body#/limits/0/name"},
+    "set_limit": {"limit": "$request.path.limit"},
+    "set_tag_limit": {"rule": "$request.path.rule"},
+    "set_schedule": {"schedule": "$request.path.schedule"},
+    "list_workers": {"worker": "$response.body#/workers/0/id"},
+    "create_token": {"token": "$response.body#/id"},
+    "keep_event_reader": {"reader": "$request.path.reader"},
+}
+"""Which answer has what other routes ask for in their path: the links of the document."""
+_RUN = "06gyew94mce4dvabgtdp10qmt8"
+_SHOWN_RUN: dict[str, Any] = {
+    "id": _RUN, "flow": "build", "state": "running", "tags": {"tenant": "acme"}, "priority": 5, "key": None,
+    "kind": "flow", "generation": 0, "queued_at": "2030-01-31T09:00:00Z", "started_at": "2030-01-31T09:00:01Z",
+    "ended_at": None, "deadline_at": None, "error": None, "number": 17,
+}  # fmt: skip
+ANSWERS: dict[str, Any] = {
+    "submit_run": {"id": _RUN, "submitted": "created", "url": f"{PREFIX}/runs/{_RUN}"},
+    "get_run": _SHOWN_RUN,
+    "list_runs": {"runs": [_SHOWN_RUN], "next": None},
+    "count_runs": {"count": 3},
+    "who_am_i": {"name": "ci", "scopes": ["read", "submit"], "tags": {"tenant": "acme"}},
+}
+"""Examples of good answers."""
+FAULTS: dict[int, dict[str, Any]] = {
+    400: {"code": "malformed", "message": "the body ends too early: Expecting value at line 1, column 10.",
+          "field": "body", "got": '{"flow": ', "hint": None},
+    401: {"code": "unauthorized", "message": "this token has expired.", "field": "authorization", "got": None,
+          "hint": "Make one: locktender tokens create NAME --scope read"},
+    403: {"code": "forbidden", "message": "this needs the scope 'operate'.", "field": "scope", "got": "read",
+          "hint": None},
+    404: {"code": "not_found", "message": "there is no flow 'biuld' here, and no worker has announced one of that"
+          " name.", "field": "flow", "got": "biuld", "hint": "Did you mean 'build'?"},
+    409: {"code": "conflict", "message": f"run {_RUN} cannot be cancelled: it has ended succeeded.",
+          "field": "run", "got": _RUN, "hint": "Only a run that has not ended can be cancelled.",
+          "state": "succeeded"},
+    412: {"code": "limit_changed", "message": "pool db was changed meanwhile.", "field": "version",
+          "got": "bfb93afa4b95f992", "hint": "Read it again, and decide anew."},
+    422: {"code": "invalid_input", "message": "there is no field 'priorty'.", "field": "priorty", "got": 5,
+          "hint": "Did you mean 'priority'?"},
+    429: {"code": "admission_rejected", "message": "the ceiling max_active is reached: 15 of 15 runs are active;"
+          " nothing was stored.", "field": "max_active", "got": 15,
+          "hint": "Try again in 1s, or raise the ceiling: locktender limits set max_active N", "retry_after": 1.0},
+    503: {"code": "unavailable", "message": "the store does not answer.", "field": None, "got": None,
+          "hint": "Try again; see /health."},
+}  # fmt: skip
+"""Examples of errors, by status."""
 Json = dict[str, Any]
 _TEXT: Json = {"type": "string"}
 _HEADERS: dict[str, Json] = {
@@ -76,7 +133,8 @@ _HEADERS: dict[str, Json] = {
         "minLength": 1,
         "maxLength": MAX_KEY,
         "pattern": "^[!-~]([ -~]*[!-~])?$",
-    }
+    },
+    "If-Match": {"type": "string", "pattern": r'^(W/)?"?[!#-+\--~]+"?$'},
 }
 
 
@@ -160,7 +218,7 @@ def _operation(route: ApiRoute, known: Mapping[str, Json]) -> Json:
     if route.body is not None:
         content: Json = {"schema": known[_key(route.body)]}
         if route.example is not None:
-            content["examples"] = {"example": {"value": route.example}}
+            content["examples"] = _example(route.example)
         operation["requestBody"] = {
             "required": not route.optional,
             "content": {"application/json": content},
@@ -205,12 +263,18 @@ def _responses(route: ApiRoute, known: Mapping[str, Json]) -> Json:
         good["description"] = f"Messages, whose data is {route.answer.__name__} as JSON."
     if route.status == 202 and route.name in ("submit_run", "retry_run", "run_schedule"):
         good["headers"] = {"Location": {"schema": {"type": "string"}, "description": "The run."}}
+    if (shown := ANSWERS.get(route.name)) is not None:
+        good["content"][route.media]["examples"] = _example(shown)
+    if links := _links(_GIVES.get(route.name, {})):
+        good["links"] = links
     found: Json = {str(route.status): good}
     for status in sorted({*_ANY_ROUTE, *route.refuses} - route.also.keys()):
         found[str(status)] = {
             "description": _meaning(status),
             "content": {"application/json": {"schema": known[_key(Fault)]}},
         }
+        if status in FAULTS:
+            found[str(status)]["content"]["application/json"]["examples"] = _example(FAULTS[status])
         if status in (429, 503):
             found[str(status)]["headers"] = {
                 "Retry-After": {"schema": {"type": "string"}, "description": "Seconds."}
@@ -221,6 +285,21 @@ def _responses(route: ApiRoute, known: Mapping[str, Json]) -> Json:
             "content": {"application/json": {"schema": known[_key(kind)]}},
         }
     return dict(sorted(found.items()))
+
+
+def _example(value: Any) -> Json:
+    return {"example": {"value": value}}
+
+
+def _links(gives: Mapping[str, str]) -> Json:
+    """Of an answer: the operations whose path it fills."""
+    found: Json = {}
+    for route in TABLE:
+        wanted = set(re.findall(r"{(\w+)}", route.path))
+        if wanted and wanted <= gives.keys():
+            parameters = {name: gives[name] for name in sorted(wanted)}
+            found[route.name] = {"operationId": route.name, "parameters": parameters}
+    return found
 
 
 def _meaning(status: int) -> str:

@@ -14,6 +14,7 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar, cast, get_args, get_origin
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -224,6 +225,19 @@ def cursor_of(numbers: Iterable[int] | None) -> str | None:
 
 
 _NUMBER = re.compile(r"\d{1,18}")
+
+
+def check_address(request: Request) -> None:
+    """Raises `Malformed` for a path or query that is no text: it would be read as another name."""
+    for part in (request.scope.get("raw_path", b""), request.scope["query_string"]):
+        if b"%" not in part:
+            continue
+        try:
+            unquote_to_bytes(part).decode()
+        except UnicodeDecodeError:
+            raise Malformed(
+                "the address is not UTF-8.", field="path", got=part[:MOST_QUOTED].decode("latin-1")
+            ) from None
 
 
 def as_query(request: Request, kind: type[B]) -> B:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from locktender.base.config import Settings
-from locktender.base.errors import NotFound
+from locktender.base.errors import DuplicateKey, InvalidInput, NotFound
 from locktender.base.states import TERMINAL_RUNS
 from locktender.client.client_async import AsyncClient
 from locktender.client.core import Core
@@ -21,10 +21,16 @@ from locktender.client.views import RunInfo
 from locktender.server.api.answers import StateConflict, answer, guarded
 from locktender.server.api.bodies import NoQuery
 from locktender.server.api.principal import Access, Principal, Scope, who_asks
-from locktender.server.api.reading import as_body, as_query, body_bytes, parse
+from locktender.server.api.reading import as_body, as_query, body_bytes, check_address, parse
 from locktender.server.api.streams import Followers
 from locktender.server.api.submitting import SubmitGroups
-from locktender.server.api.tenancy import Tenant, check_tenant, own_tags, without_names
+from locktender.server.api.tenancy import (
+    Tenant,
+    check_tenant,
+    own_tags,
+    show_own_key,
+    without_names,
+)
 from locktender.server.state import DemandAnswers, HealthAnswers
 
 T = TypeVar("T")
@@ -189,6 +195,7 @@ def endpoint(api: Api, route: ApiRoute) -> Callable[[Request], Awaitable[Respons
 
     async def call(request: Request) -> Response:
         principal = who_asks(api.access, request, route.scope)
+        check_address(request)
         check_tenant(principal, route.tenant)
         made = ApiCall(
             api,
@@ -205,6 +212,9 @@ def endpoint(api: Api, route: ApiRoute) -> Callable[[Request], Awaitable[Respons
             found = await route.handler(made)
         except NotFound as error:
             raise without_names(error) if principal.tags else error from None
+        except (DuplicateKey, InvalidInput) as error:
+            show_own_key(principal, error)
+            raise
         if isinstance(found, Response):
             return found
         return answer(found.value, found.status, found.headers)

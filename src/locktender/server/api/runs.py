@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from locktender.base import names
 from locktender.base.clock import SECOND
-from locktender.base.errors import InvalidInput, LocktenderError, NotFound
+from locktender.base.errors import DuplicateKey, InvalidInput, LocktenderError, NotFound
 from locktender.base.ids import MAX_RUNS
 from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.client.bulk import filter_of
@@ -38,7 +38,7 @@ from locktender.server.api.reading import no_cursor, pairs, words
 from locktender.server.api.routing import ApiCall, ApiRoute, Reply, conflict
 from locktender.server.api.streams import while_asked
 from locktender.server.api.submitting import IdempotencyKey, in_trace
-from locktender.server.api.tenancy import own_key
+from locktender.server.api.tenancy import own_key, show_own_key, shown_run
 
 RUNS = "/api/v1/runs"
 SUBMIT_HEADERS = {
@@ -114,17 +114,23 @@ async def submit_runs(call: ApiCall) -> Reply:
     key = _idempotency(call)
     earlier = None if key is None else await key.earlier(call.core)
     calls = [_submission(call, each) for each in body.runs]
-    prepared = in_trace(await call.api.groups.prepare(body.flow, calls), call.request)
+    try:
+        made = await call.api.groups.prepare(body.flow, calls)
+    except InvalidInput as error:
+        if (error.field or "").startswith("["):
+            error.field, error.message = f"runs{error.field}", f"runs{error.message}"
+        raise
+    prepared = in_trace(made, call.request)
     if key is not None:
         prepared = key.given_to(prepared)
         await call.api.groups.claim(key)
-    made = await call.client.submit_all_prepared(prepared, partial=body.partial)
+    answers = await call.client.submit_all_prepared(prepared, partial=body.partial)
     done: Did | None = None if earlier is None else "repeated"
     shown = [
-        SubmittedEntry(error=_fault(each))
+        SubmittedEntry(error=_fault(call, each))
         if isinstance(each, LocktenderError)
         else SubmittedEntry(_submitted(each, done))
-        for each in made
+        for each in answers
     ]
     return Reply(SubmittedRuns(shown), 202)
 
@@ -153,7 +159,9 @@ def accepted(run: AsyncRun[Any], done: Did | None = None) -> Reply:
     return Reply(shown, 202, {"location": shown.url})
 
 
-def _fault(error: LocktenderError) -> Fault:
+def _fault(call: ApiCall, error: LocktenderError) -> Fault:
+    if isinstance(error, DuplicateKey):
+        show_own_key(call.principal, error)
     return msgspec.convert(fault_of(error), Fault)
 
 
@@ -174,7 +182,9 @@ async def list_runs(call: ApiCall) -> Reply:
         # A submission that is no run has no number: behind a page of those there is none.
         place = page[-1].number
     shown = call.shown(page, lambda run: run.tags)
-    return Reply(RunPage(shown, str(place) if place else None))
+    return Reply(
+        RunPage([shown_run(call.principal, run) for run in shown], str(place) if place else None)
+    )
 
 
 async def _beginning(call: ApiCall, text: str, limit: int) -> Reply:
@@ -192,7 +202,7 @@ async def _beginning(call: ApiCall, text: str, limit: int) -> Reply:
             got=text,
             hint="Give more characters of the id.",
         )
-    return Reply(RunPage([RunInfo.of(row) for row in found], None))
+    return Reply(RunPage([shown_run(call.principal, RunInfo.of(row)) for row in found], None))
 
 
 async def count_runs(call: ApiCall) -> Reply:
@@ -228,7 +238,7 @@ def _page_number(cursor: str) -> int:
 
 async def get_run(call: ApiCall) -> Reply:
     _, info = await call.run()
-    return Reply(info)
+    return Reply(shown_run(call.principal, info))
 
 
 async def cancel_run(call: ApiCall) -> Reply:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,6 +18,7 @@ from locktender.client.client_async import AsyncClient
 from locktender.client.pool_holders import PoolHolders
 from locktender.client.views import LimitChangeInfo, LimitInfo, PoolInfo
 from locktender.observe.holders import LimitCost
+from locktender.server.api.answers import Malformed
 from locktender.server.api.bodies import CostQuery, LimitBody, LongQuery, PoolBody, TagLimitBody
 from locktender.server.api.principal import Principal
 from locktender.server.api.routing import ApiCall, ApiRoute, Reply
@@ -57,13 +60,31 @@ class Removed(msgspec.Struct, frozen=True):
     removed: str
 
 
-def _if_match(call: ApiCall) -> AsyncClient:
+_ETAG = re.compile(r'(?:W/)?"?([^",\s]+)"?')
+
+
+async def _if_match(call: ApiCall) -> AsyncClient:
     """A client whose changes are stored only if the setting has the version that the request names."""
     given = call.request.headers.get("if-match")
     if given is None:
         return call.client
-    version = given.strip().removeprefix("W/").strip('"')
+    found = _ETAG.fullmatch(given.strip())
+    if found is None:
+        raise Malformed(
+            "If-Match must be one ETag, or *.", field="if-match", got=given, hint='If-Match: "…"'
+        )
+    version = found[1]
+    if version == "*":  # whatever it is, if it is there
+        with suppress(NotFound):
+            version = (await _current(call)).version
     return AsyncClient(call.core.acting(call.core.who, version))
+
+
+async def _current(call: ApiCall) -> PoolInfo | LimitInfo:
+    if "pool" in call.request.path_params:
+        return await call.client.pools.get(_pool(call))
+    named = call.request.path_params
+    return await _limit(call, named.get("rule") or named["limit"])
 
 
 def _tagged(value: PoolInfo | LimitInfo) -> Reply:
@@ -105,29 +126,29 @@ async def set_pool(call: ApiCall) -> Reply:
         name: views.UNSET if (value := getattr(body, name)) is UNSET else value
         for name in body.__struct_fields__
     }
-    await _if_match(call).pools.set(_pool(call), **given)
+    await (await _if_match(call)).pools.set(_pool(call), **given)
     return await get_pool(call)
 
 
 async def pause_pool(call: ApiCall) -> Reply:
-    await _if_match(call).pools.pause(_pool(call))
+    await (await _if_match(call)).pools.pause(_pool(call))
     return await get_pool(call)
 
 
 async def resume_pool(call: ApiCall) -> Reply:
-    await _if_match(call).pools.resume(_pool(call))
+    await (await _if_match(call)).pools.resume(_pool(call))
     return await get_pool(call)
 
 
 async def reset_pool(call: ApiCall) -> Reply:
     name = _pool(call)
-    await _if_match(call).pools.reset(name)
+    await (await _if_match(call)).pools.reset(name)
     return Reply(Removed(name))
 
 
 async def delete_pool(call: ApiCall) -> Reply:
     name = _pool(call)
-    await _if_match(call).pools.delete(name)
+    await (await _if_match(call)).pools.delete(name)
     return Reply(Removed(name))
 
 
@@ -145,7 +166,7 @@ async def get_limit(call: ApiCall) -> Reply:
 
 async def set_limit(call: ApiCall) -> Reply:
     body: LimitBody = call.body
-    name, limits = call.path("limit"), _if_match(call).limits
+    name, limits = call.path("limit"), (await _if_match(call)).limits
     if name == "fair":
         weights = None if body.weights is UNSET else body.weights
         await limits.set_fair(_text(body.value), weights)
@@ -161,7 +182,7 @@ async def set_tag_limit(call: ApiCall) -> Reply:
     name = call.path("rule")
     key, equals, value = name.partition("=")
     each = value == "*"
-    await _if_match(call).limits.set_tag(
+    await (await _if_match(call)).limits.set_tag(
         key,
         None if each or not equals else value,
         body.limit,
@@ -184,19 +205,19 @@ async def list_limit_costs(call: ApiCall) -> Reply:
 
 async def pause_limit(call: ApiCall) -> Reply:
     name = call.path("limit")
-    await _if_match(call).limits.pause(name)
+    await (await _if_match(call)).limits.pause(name)
     return _tagged(await _limit(call, name))
 
 
 async def resume_limit(call: ApiCall) -> Reply:
     name = call.path("limit")
-    await _if_match(call).limits.resume(name)
+    await (await _if_match(call)).limits.resume(name)
     return _tagged(await _limit(call, name))
 
 
 async def reset_limit(call: ApiCall) -> Reply:
     name = call.path("limit")
-    await _if_match(call).limits.reset(name)
+    await (await _if_match(call)).limits.reset(name)
     return Reply(Removed(name))
 
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
-from locktender.base.errors import InvalidInput, NotFound
+from locktender.base import names
+from locktender.base.errors import DuplicateKey, InvalidInput, NotFound
 from locktender.observe.tenants import Own, hidden_blame, hidden_timeline, hidden_why, named_runs
 from locktender.server.api.answers import Forbidden
 
@@ -69,9 +70,31 @@ def own_key(principal: Principal, key: str | None) -> str | None:
     """A key of one tenant is not that of another: it stands behind the tags."""
     if key is None or not principal.tags:
         return key
+    return f"{_key_head(principal)}{key}"
+
+
+def shown_run(principal: Principal, info: RunInfo) -> RunInfo:
+    """With its key as the tenant chose it."""
+    if not principal.tags or info.key is None:
+        return info
+    return msgspec.structs.replace(info, key=info.key.removeprefix(_key_head(principal)))
+
+
+def show_own_key(principal: Principal, error: DuplicateKey | InvalidInput) -> None:
+    """An error about a key names the one that was sent."""
+    head = _key_head(principal)
+    if head and isinstance(error.got, str) and error.got.startswith(head):
+        error.got = error.got.removeprefix(head)
+        error.message = error.message.replace(head, "", 1)
+        if len(error.got) <= names.MAX_NAME < len(error.got) + len(head):
+            error.message = f"key is longer than {names.MAX_NAME - len(head)} characters."
+            error.hint = "The tags of this token are kept with it, and take the rest."
+
+
+def _key_head(principal: Principal) -> str:
     # A tenant chooses its key: without this, that of `a` for `b:c` would be that of `a:b` for `c`.
     tags = (f"{_marked(name)}={_marked(value)}" for name, value in sorted(principal.tags.items()))
-    return f"{','.join(tags)}:{key}"
+    return f"{','.join(tags)}:" if principal.tags else ""
 
 
 def _marked(text: str) -> str:

@@ -58,7 +58,9 @@ class CanalGate(msgspec.Struct, frozen=True):
 
     x: float
     label: str
+    use: str
     rate: str
+    """How many pass it in a minute; empty: that is not counted."""
     full: bool
     """Nothing more fits through."""
 
@@ -205,10 +207,10 @@ def canal(work: ActiveWork, found: RunRates) -> Canal:
     # One full pool shuts it, also where others are free: something is held back there now.
     shut = any(each.waiting and gate_family(each.gate) in _SLOTS_AND_WORKERS for each in tasks)
     gates = [
-        _gate(117, "admitted", opened.active, work.max_active),
-        _gate(377, "the run queue", work.places, work.max_runs),
+        _gate(117, "admitted", opened.active, work.max_active, found.submitted),
+        _gate(377, "the run queue", work.places, work.max_runs, found.started),
         CanalGate(
-            637, "slots and workers", plural(work.workers, "worker"), not work.workers or shut
+            637, "slots and workers", plural(work.workers, "worker"), "", not work.workers or shut
         ),
     ]
     said = (
@@ -228,6 +230,8 @@ def _chamber(
     return Chamber(title, x, width, brief(count), note, href, round(level, 1), bands, kind)
 
 
-def _gate(x: float, label: str, used: int, limit: int) -> CanalGate:
+def _gate(x: float, label: str, used: int, limit: int, rate: float) -> CanalGate:
     bound = "∞" if limit < 0 else brief(limit)
-    return CanalGate(x, label, f"{brief(used)} of {bound}", 0 <= limit <= used)
+    return CanalGate(
+        x, label, f"{brief(used)} of {bound}", f"{brief(rate)} a minute", 0 <= limit <= used
+    )

@@ -14,9 +14,12 @@ from html import escape
 from typing import Final
 from urllib.parse import quote
 
+import msgspec
+
+from locktender.base.graph import TRACE
 from locktender.client.views import GraphInfo, NodeInfo
 from locktender.server.ui.graph_layout import Placed, Point, place, ranks
-from locktender.server.ui.words import clean
+from locktender.server.ui.words import brief, clean, step_name
 
 WIDTH: Final = 196.0
 HEIGHT: Final = 50.0
@@ -26,7 +29,7 @@ MARGIN: Final = 10.0
 MAX_DRAWN: Final = 160
 """More steps are folded."""
 NAME_CHARS: Final = 18
-NOTE_CHARS: Final = 26
+NOTE_CHARS: Final = 25
 ORDER: Final = (
     "failed", "timed_out", "abandoned", "running", "scheduled", "requested", "handed_back",
     "pending", "cancelled", "skipped", "completed",
@@ -78,6 +81,7 @@ class Box:
 
 def boxes_of(graph: GraphInfo) -> tuple[list[Box], list[tuple[int, int]]]:
     """Boxes and edges, folded where there are many."""
+    graph = _own_steps(graph)
     at = {node.name: number for number, node in enumerate(graph.nodes)}
     needs = [sorted({at[each] for each in node.after if each in at}) for node in graph.nodes]
     many = len(graph.nodes) > MAX_DRAWN
@@ -99,6 +103,16 @@ def boxes_of(graph: GraphInfo) -> tuple[list[Box], list[tuple[int, int]]]:
         for source in several
     }
     return boxes, sorted(edge for edge in edges if edge[0] != edge[1])
+
+
+def _own_steps(graph: GraphInfo) -> GraphInfo:
+    """Without the step that traces the flow, unless that is what the run does, or where it failed."""
+    nodes = [
+        node
+        for node in graph.nodes
+        if node.step != TRACE or any(node.tasks.get(each) for each in ORDER[:7])
+    ]
+    return msgspec.structs.replace(graph, nodes=nodes)
 
 
 def _box(node: NodeInfo) -> Box:
@@ -184,7 +198,7 @@ def _way(points: Sequence[Point]) -> str:
 
 def _drawn(box: Box, corner: Point, run: str) -> Iterable[str]:
     state, height = box.state, box.height
-    where = f"/runs/{quote(run, safe='')}?step={quote(box.name, safe='')}#tasks"
+    where = f"/runs/{quote(run, safe='')}?tab=tasks&amp;step={quote(box.name, safe='')}"
     several = box.mapped or box.calls > 1
     yield (
         f'<a class="node n-{state}{" wait" * (box.wait is not None)}" href="{where}"'
@@ -200,7 +214,7 @@ def _drawn(box: Box, corner: Point, run: str) -> Iterable[str]:
         f'<g transform="translate(10 12)"><circle class="mark" cx="8" cy="8" r="8.500"/>'
         f'<path class="sign" d="{MARKS[state]}"/></g>'
     )
-    yield f'<text class="name" x="36" y="21">{escape(_cut(box.name, NAME_CHARS))}</text>'
+    yield f'<text class="name" x="36" y="21">{escape(_cut(step_name(box.name), NAME_CHARS))}</text>'
     yield f'<text class="note" x="36" y="38">{escape(_cut(_note(box), NOTE_CHARS))}</text>'
     if several:
         yield from _bar(box, height - 10)
@@ -229,13 +243,14 @@ def _note(box: Box) -> str:
     if box.mapped or box.calls > 1:
         done = box.tasks.get("completed", 0)
         busy = [
-            f"{box.tasks[each]:,} {CALLED.get(each, each)}"
+            f"{brief(box.tasks[each])} {CALLED.get(each, each)}"
             for each in ORDER[:6]
             if box.tasks.get(each)
         ]
         if not total:
             return "items not known yet" if box.mapped else f"{box.calls} calls"
-        return " · ".join([f"{done:,} of {total:,}", *busy[:1]])
+        of = " of " if total < 10_000 else "/"
+        return " · ".join([f"{brief(done)}{of}{brief(total)}", *busy[:1]])
     if box.state == "idle" and box.run_if != "success":
         return {"failure": "after a failure", "always": "always, at the end"}[box.run_if]
     if box.state in ("idle", "skipped") and box.condition:
@@ -251,8 +266,8 @@ def _title(box: Box) -> str:
     states = ", ".join(
         f"{box.tasks[each]:,} {CALLED.get(each, each)}" for each in ORDER if box.tasks.get(each)
     )
-    parts = [clean(box.name)]
-    if box.step and box.step != box.name:
+    parts = [clean(step_name(box.name))]
+    if box.step and box.step not in (box.name, TRACE):
         parts.append(f"step {clean(box.step)}")
     if box.calls > 1:
         parts.append(f"{box.calls} calls")

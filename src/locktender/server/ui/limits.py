@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any, get_args
 
 from starlette.responses import Response
 
 from locktender.base.errors import NotFound
+from locktender.base.limits import Placement
 from locktender.base.names import did_you_mean
 from locktender.client.client_async import AsyncClient
 from locktender.client.views import LimitInfo
@@ -29,10 +31,21 @@ MEANING = {
     "topic_retention": "How long events of a topic are kept",
 }
 SETTABLE = frozenset(MEANING)
+CHOICES: dict[str, tuple[tuple[str, str], ...]] = {
+    "strict_pools": (("true", "on"), ("false", "off")),
+    "placement": tuple((each, each) for each in get_args(Placement)),
+}
+HINTS = {
+    "max_concurrent_runs": "−1: unlimited.",
+    "max_active": "−1: unlimited.",
+    "max_waiting": "−1: unlimited.",
+    "age_boost": "A duration: 5m. 0: off.",
+    "topic_retention": "A duration: 7d.",
+}
 
 
 async def show_limits(view: View) -> Response:
-    work = await view.shared.work()
+    work = await view.work()
     found = await view.client.limits.list()
     alone = not view.principal.tags
     if not alone:
@@ -64,6 +77,21 @@ def meaning_of(limit: LimitInfo) -> str:
     return MEANING.get(limit.name, "")
 
 
+def given_value(limit: LimitInfo) -> str:
+    """What is in force, as it can be given back."""
+    plain = limit.value.replace(",", "").partition(" ")[0]
+    if limit.name == "strict_pools":
+        return plain.lower()
+    return {"unlimited": "-1", "off": "0"}.get(plain, plain)
+
+
+def setting(name: str, text: str) -> Any:
+    """What was written into a form, or stands in a command, as the API takes it."""
+    return (
+        {"true": True, "false": False}.get(text, text) if name == "strict_pools" else number(text)
+    )
+
+
 async def _limit(view: View) -> LimitInfo:
     name = view.path("limit")
     found = {each.name: each for each in await view.client.limits.list()}
@@ -90,11 +118,15 @@ async def ask_set(view: View) -> Response:
             REASON,
         )
     else:
-        plain = limit.value.replace(",", "").partition(" ")[0]
-        cli = view.cli("limits", "set", name, plain)
-        curl = view.curl("PUT", f"/limits/{segment(name)}", {"value": number(plain)})
-        value = "-1" if limit.value == "unlimited" else limit.value.replace(",", "")
-        fields = (FormField("value", "Value", value=value, required=True), REASON)
+        given = given_value(limit)
+        cli = view.cli("limits", "set", name, given)
+        curl = view.curl("PUT", f"/limits/{segment(name)}", {"value": setting(name, given)})
+        choices = CHOICES.get(name, ())
+        kind = "choice" if choices else "text"
+        fields = (
+            FormField("value", "Value", kind, given, HINTS.get(name, ""), True, choices),
+            REASON,
+        )
     return await view.dialog(
         Dialog(
             f"Set {name}",
@@ -124,7 +156,7 @@ async def set_limit(view: View) -> Response:
             max_active=number(active) if active else None,
         )
     else:
-        await limits.set(limit.name, number(view.sent("value")))
+        await limits.set(limit.name, setting(limit.name, view.sent("value")))
     return await view.done(Done(f"{limit.name} is {(await _limit(view)).value}."))
 
 

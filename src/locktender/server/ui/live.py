@@ -39,6 +39,7 @@ class LiveFeed:
         self._reader = HistoryPages(core)
         self._changed = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
+        self._follows = False
         self.number: int = 0
         self.pages: int = 0
         self.closing: asyncio.Event = asyncio.Event()
@@ -50,11 +51,18 @@ class LiveFeed:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._read(), name="locktender-ui-live")
 
+    @property
+    def mark(self) -> int | None:
+        """What is read from now on has every change up to this number. None: nobody follows the history."""
+        return self.number if self._follows else None
+
     async def closed(self) -> None:
         """One page is closed; with the last one the reader ends."""
         self.pages -= 1
         if self.pages == 0 and self._task is not None:
             task, self._task = self._task, None
+            # What was read until now may lack changes that nobody will have noticed.
+            self._follows, self.number = False, self.number + 1
             await end_tasks([task])
 
     async def next(self, seen: int) -> int:
@@ -84,6 +92,7 @@ class LiveFeed:
                         self.number += 1
                         self._changed.notify_all()
                 last = end
+                self._follows = True
             await asyncio.sleep(pause)
 
 

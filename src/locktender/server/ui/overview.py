@@ -36,7 +36,7 @@ async def show_overview(view: View) -> Response:
     if view.principal.tags:
         # Numbers over all runs are nobody's own.
         return RedirectResponse("/runs", 303, HEADERS)
-    work = await view.shared.work()
+    work = await view.work()
     health, _ = await view.api.health.answer()
     alerts = [
         *_troubles(health),
@@ -57,6 +57,7 @@ async def show_overview(view: View) -> Response:
         canal=canal(work, found),
         rates=found,
         series=series(lately, work.now),
+        passed=await view.shared.passed(work.now),
         gates=[(each, gate_href(each)) for each in waiting[:MOST_GATES]],
         more_gates=len(waiting) - MOST_GATES,
         alerts=alerts[:MOST_ALERTS],

@@ -46,7 +46,7 @@ from locktender.server.api.routing import Api, ApiCall
 from locktender.server.api.tenancy import Tenant, check_tenant, hide_blame, hide_why, own_tags
 from locktender.server.ui import words
 from locktender.server.ui.assets import asset_url
-from locktender.server.ui.reading import SharedReadings
+from locktender.server.ui.reading import ActiveWork, SharedReadings
 
 log: logging.Logger = logging.getLogger(__name__)
 POLICY = (
@@ -116,6 +116,8 @@ class View:
     core: Core
     readings: SharedReadings | None = None
     form: Mapping[str, str] = field(default_factory=dict[str, str])
+    stale: bool = False
+    """What the page shows may lack the last change: it asks again a moment later."""
 
     @property
     def client(self) -> AsyncClient:
@@ -171,6 +173,12 @@ class View:
         """The same request as the API sees it: what is hidden there is hidden here."""
         return ApiCall(self.api, self.request, self.principal, self.core, None)
 
+    async def work(self) -> ActiveWork:
+        """All active work, as one reading for all pages has it."""
+        found, stale = await self.shared.work()
+        self.stale = self.stale or stale
+        return found
+
     async def now(self) -> datetime:
         return instant(await self.core.store.now())
 
@@ -190,7 +198,10 @@ class View:
         block = found.blocks.get(self.fragment)
         if block is None:
             return html(found.render(given), status)
-        return html("".join(block(found.new_context(given))), status)
+        answer = html("".join(block(found.new_context(given))), status)
+        if self.stale:
+            answer.headers["hx-trigger"] = "stale"
+        return answer
 
     def context(self) -> dict[str, Any]:
         """What every template has."""
@@ -199,6 +210,7 @@ class View:
             "me": self.principal,
             "may": self.may,
             "csrf": csrf_token(self.api, request),
+            "stale": self.stale,
             "path": request.url.path,
             "query": request.query_params,
             "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),

@@ -7,12 +7,14 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from locktender.base.clock import SECOND
 from locktender.base.durations import spoken
 from locktender.base.errors import NotFound
 from locktender.base.limits import pool_name
 from locktender.client.client_async import AsyncClient
 from locktender.client.pool_holders import PoolHolder
 from locktender.client.views import PoolInfo, instant
+from locktender.observe.holders import MinuteCost
 from locktender.server.api.tenancy import shown_pool
 from locktender.server.ui.pages import Dialog, Done, FormField, UiRoute, View
 from locktender.server.ui.reading import ActiveWork, PoolWaiter
@@ -50,7 +52,7 @@ def _shown(view: View, pool: PoolInfo) -> bool:
 
 
 async def show_pools(view: View) -> Response:
-    work = await view.shared.work()
+    work = await view.work()
     pools = [pool for pool in work.pools if _shown(view, pool)]
     cards = [_card(view, work, pool) for pool in pools]
     bounded = [pool for pool in pools if pool.limit is not None]
@@ -69,24 +71,46 @@ async def show_pool(view: View) -> Response:
     info = await _current(view, name)
     if not _shown(view, info):
         raise NotFound(f"there is no pool {name!r}.", field="pool", got=name)
-    card = _card(view, await view.shared.work(), info)
+    card = _card(view, await view.work(), info)
     alone = not view.principal.tags
     gates = {f"{kind}:{name}" for kind in ("pool", "rate", "reserved", "paused")}
     changes = await view.client.limits.history(MOST_CHANGES) if alone else []
     costs = await view.shared.costs(soon=view.fragment != "costs") if alone else []
+    now = (await view.work()).now
     return await view.page(
         "pool.html",
         card=card,
         pool=info,
         changes=[each for each in changes if (each.kind, each.name) == ("pool", name)][:MOST_SHOWN],
         costs=None if costs is None else [each for each in costs if each.gate in gates],
-        waiters=[(each, instant(each.since)) for each in card.waiters],
+        waiters=[(each, instant(each.since)) for each in card.waiters[:MOST_SHOWN]],
+        history=_history(view.shared.history(gates, now)) if alone and costs is not None else None,
+    )
+
+
+class PoolHistory(msgspec.Struct, frozen=True):
+    """What waiting for a pool cost, minute by minute."""
+
+    times: list[int]
+    seconds: list[float]
+    """Of waits that were over in that minute, added up."""
+    passed: list[int]
+
+
+def _history(minutes: list[MinuteCost]) -> PoolHistory | None:
+    """None: nothing waited in all that time."""
+    if not any(each.waits for each in minutes):
+        return None
+    return PoolHistory(
+        [each.at // SECOND for each in minutes],
+        [round(each.us / SECOND, 1) for each in minutes],
+        [each.waits for each in minutes],
     )
 
 
 async def _current(view: View, name: str) -> PoolInfo:
     """From the shared reading; a pool that is not in it is asked for by its name."""
-    found = next((each for each in (await view.shared.work()).pools if each.name == name), None)
+    found = next((each for each in (await view.work()).pools if each.name == name), None)
     return found or await view.client.pools.get(name)
 
 

@@ -8,6 +8,7 @@ import msgspec
 from starlette.responses import Response
 
 from locktender.base.errors import InvalidInput
+from locktender.base.graph import TRACE
 from locktender.base.ids import MAX_RUNS
 from locktender.client.parts import MOST_EXAMINED, queue_in_parts
 from locktender.client.run_details import nodes_of
@@ -89,7 +90,7 @@ async def _places(view: View, entries: list[QueueEntry]) -> int:
         beside = await view.core.store.beside(entry.run.seq, 1)
         if beside is not None:
             return places(beside).ledger.run_gate.used
-    return (await view.shared.work()).places
+    return (await view.work()).places
 
 
 async def _rows(store: Store, entries: list[QueueEntry], whys: list[Why]) -> list[QueuedRow]:
@@ -98,13 +99,20 @@ async def _rows(store: Store, entries: list[QueueEntry], whys: list[Why]) -> lis
     for entry, why in zip(entries, whys, strict=False):
         graph = entry.run.graph
         if graph not in graphs:
-            graphs[graph] = [node.name for node in await nodes_of(store, graph)] if graph else []
+            graphs[graph] = await _steps(store, graph)
         steps = graphs[graph]
         shown = tuple(steps[:MOST_STEPS])
         found.append(
             QueuedRow(entry.position, RunInfo.of(entry.run), why, shown, len(steps) - len(shown))
         )
     return found
+
+
+async def _steps(store: Store, graph: str) -> list[str]:
+    """None of a run that was submitted by name: a worker says its steps when it starts."""
+    if not graph:
+        return []
+    return [node.name for node in await nodes_of(store, graph) if node.step != TRACE]
 
 
 async def ask_cancel(view: View) -> Response:

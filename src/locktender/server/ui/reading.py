@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 from heapq import nsmallest
 
@@ -26,7 +26,7 @@ from locktender.kernel.entries import TaskEntry
 from locktender.kernel.gates.count import CountGate
 from locktender.kernel.gates.protocol import Block, Gate
 from locktender.kernel.scheduler import Scheduler
-from locktender.observe.holders import CostBook, LimitCost
+from locktender.observe.holders import CostBook, LimitCost, MinuteCost
 from locktender.observe.rebuilt import rebuild
 from locktender.server.state import Fresh
 from locktender.server.ui.live import LiveFeed
@@ -36,6 +36,7 @@ from locktender.store.protocol import OpenRuns, RecentRun, Snapshot, Store, Traf
 WORK_SECONDS = 0.5
 COST_SECONDS = 10.0
 COST_LAST_US = 24 * 3600 * 1_000_000
+HISTORY_MINUTES = 120
 READ_TIMEOUT_SECONDS = 10.0
 SOON_SECONDS = 0.05
 MOST_LANES = 500
@@ -83,6 +84,8 @@ class ActiveWork(msgspec.Struct, frozen=True):
     places: int
     """Runs that hold a place: one that sleeps or waits for an event has given it back."""
     gates: list[GateCount]
+    tag_use: dict[str, tuple[int, int, str]]
+    """Limit of a tag → of its fullest value: runs that execute, how many may, and which value it is."""
     shut_for: dict[str, int]
     """Limit of runs → queued runs that it lets not start now, alone or together with other limits."""
     lanes_cut: bool
@@ -109,16 +112,18 @@ class SharedReadings:
         self.feed: LiveFeed = LiveFeed(core)
         self._core = core
         self._large = False
-        self._work: Fresh[ActiveWork] = Fresh(self._read_work, WORK_SECONDS)
+        self._work: Fresh[tuple[int | None, ActiveWork]] = Fresh(self._read_work, WORK_SECONDS)
         self._lately: Fresh[Traffic] = Fresh(
             partial(core.store.traffic, 0, MOST_RUNS), WORK_SECONDS
         )
-        self._costs: Fresh[list[LimitCost]] = Fresh(
-            CostBook(core.store, COST_LAST_US).read, COST_SECONDS
-        )
+        self._book = CostBook(core.store, COST_LAST_US)
+        self._costs: Fresh[list[LimitCost]] = Fresh(self._book.read, COST_SECONDS)
+        self._known = False
 
-    async def work(self) -> ActiveWork:
-        return await self._work.get(READ_TIMEOUT_SECONDS)
+    async def work(self) -> tuple[ActiveWork, bool]:
+        """All active work, and whether a change that was noticed since may be missing in it."""
+        mark, found = await self._work.get(READ_TIMEOUT_SECONDS)
+        return found, mark is None or mark != self.feed.mark
 
     async def lately(self) -> list[RecentRun]:
         """The newest runs, for rates and charts."""
@@ -127,11 +132,22 @@ class SharedReadings:
     async def costs(self, *, soon: bool) -> list[LimitCost] | None:
         """What each limit cost in waiting in the last 24 hours. None: it is being read, and `soon` was asked."""
         try:
-            return await self._costs.get(SOON_SECONDS if soon else READ_TIMEOUT_SECONDS)
+            found = await self._costs.get(SOON_SECONDS if soon else READ_TIMEOUT_SECONDS)
         except TimeoutError:
             if soon:
                 return None
             raise
+        self._known = True
+        return found
+
+    async def passed(self, now: int) -> dict[str, float] | None:
+        """Gate → how many that had waited there went on in the last minute. None: the past is being read."""
+        await self.costs(soon=True)
+        return self._book.passed(now) if self._known else None
+
+    def history(self, gates: Collection[str], now: int) -> list[MinuteCost]:
+        """What each of the last minutes cost at these gates; of use when `costs` has answered."""
+        return self._book.history(gates, now, HISTORY_MINUTES)
 
     def changed(self) -> None:
         """Somebody changed something through this server: the next page shows it."""
@@ -143,7 +159,8 @@ class SharedReadings:
         await self._lately.close()
         await self._costs.close()
 
-    async def _read_work(self) -> ActiveWork:
+    async def _read_work(self) -> tuple[int | None, ActiveWork]:
+        mark = self.feed.mark
         if not self._large:
             found = await read_work(self._core.store)
         else:
@@ -154,7 +171,7 @@ class SharedReadings:
             each.waiting for each in found.gates if each.what == "task"
         )  # fmt: skip
         self._large = open_tasks > MOST_OPEN_HERE
-        return found
+        return mark, found
 
 
 async def _elsewhere(settings: Settings) -> ActiveWork:
@@ -182,6 +199,7 @@ async def read_work(store: Store) -> ActiveWork:
         max_runs=snapshot.limits.max_concurrent_runs,
         places=scheduler.ledger.run_gate.used,
         gates=_gates(scheduler, snapshot, by_lane),
+        tag_use=_tag_use(scheduler),
         shut_for=_shut_for(scheduler, snapshot.now, by_lane),
         lanes_cut=len(by_lane) >= MOST_LANES,
         running=states.count(TaskState.RUNNING),
@@ -242,6 +260,17 @@ def _shut_for(scheduler: Scheduler, now: int, by_lane: list[tuple[str, int]]) ->
                 if gate.blocks(1, now) is not None:
                     found[gate.name] += waiting
     return dict(found)
+
+
+def _tag_use(scheduler: Scheduler) -> dict[str, tuple[int, int, str]]:
+    found: dict[str, tuple[int, int, str]] = {}
+    for counter, gate in sorted(scheduler.ledger.tag_gates.items()):
+        if isinstance(gate, CountGate):
+            rule = rule_name(counter)
+            value = counter.removeprefix(rule) if rule.endswith("=*") else ""
+            if rule not in found or gate.used > found[rule][0]:
+                found[rule] = gate.used, gate.limit, value
+    return found
 
 
 def _blocked(scheduler: Scheduler, now: int) -> dict[str, tuple[str, int]]:

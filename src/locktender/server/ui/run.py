@@ -177,6 +177,7 @@ class SlotLine:
     details: str
 
 
+_SAID = {"trace": "steps known"}
 _SLOT_KINDS = {"claimed": "on", "expired": "bad", "waiting": "warn"}
 
 
@@ -184,7 +185,7 @@ def slot_line(event: EventInfo) -> SlotLine:
     data = event.data
     who = event.name or "the run"
     who = who if event.index is None else f"{who}[{event.index}]"
-    what = event.slot or f"{event.subject} {event.after}"
+    what = event.slot or _SAID.get(event.subject) or f"{event.subject} {event.after}"
     if event.slot and event.slot != "waiting":
         what = f"slots {event.slot}"
     gate = str(data.get("gate", event.after)) if event.slot == "waiting" else ""

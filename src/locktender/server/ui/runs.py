@@ -111,7 +111,7 @@ async def show_runs(view: View) -> Response:
     wanted = RunsFilter.of(view.query)
     found = await _found(view, wanted)
     page = found[:PAGE]
-    work = await view.shared.work()
+    work = await view.work()
     rows = await _shown(view, page, work)
     grouped = view.query("group") == "gate"
     given = {**wanted.fields(), "q": wanted.q, "group": "gate" if grouped else ""}
@@ -235,12 +235,10 @@ async def _bulk(
         raise InvalidInput(f"no run with {wanted.text()} can be changed so.", field="status")
     cli = view.cli("runs", verb, *wanted.options())
     curl = view.curl("POST", f"/runs/{verb}", wanted.body())
-    if (
-        verb == "reprioritise"
-    ):  # of queued runs alone: no state is named, and by HTTP it is one run at a time
+    if verb == "reprioritise":  # of queued runs alone: no state is named
         only = replace(wanted, status="")
         cli = view.cli("queue", "reprioritise", "10", *only.options())
-        curl = view.curl("PUT", "/runs/ID/priority", {"priority": 10})
+        curl = view.curl("POST", "/queue/priority", {**only.body(), "priority": 10})
     return await view.dialog(
         Dialog(
             f"{verb.capitalize()} {shown}?",

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from locktender.base.durations import spoken
+from locktender.base.graph import TRACE
 from locktender.base.names import without_controls
 from locktender.server.api.principal import NOBODY_NAMED
 
@@ -49,6 +50,7 @@ GATE_TEXTS = {
     "event": "event {}",
     "worker": "a free worker",
     "offer": "an unanswered offer",
+    "leader": "no leader",
     "key": "another run of its key",
     "time": "a time",
 }
@@ -150,6 +152,11 @@ def flow_name(flow: str) -> str:
     return flow.rpartition(":")[2] or flow
 
 
+def step_name(step: str) -> str:
+    """As people read it: the first task of a run submitted by name is no step of its flow."""
+    return "trace the flow" if step == TRACE else step
+
+
 def clean(text: object) -> str:
     """Text of a user's, without control characters and marks that turn the direction of what follows."""
     shown = without_controls(str(text))
@@ -194,6 +201,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "who": who,
     "flow_name": flow_name,
     "clean": clean,
+    "step_name": step_name,
     "segment": segment,
     "shell": shell,
     "tag_text": tag_text,

@@ -70,12 +70,12 @@ async def _send(tx: PostgresSession, event: SendEvent) -> EventSent:
             [repeated] = await tx.row("mail_sent", event.name, event.id)
             answer = EventSent("repeated" if repeated else "sent")
         else:
-            named = event.run, event.name, event.id
+            named = event.run, event.name, event.id, event.task, event.since
             [[now]], targets = await tx.several(("now", ()), ("mail_target", named))
             target = targets[0] if targets else None
             run, answer = 0 if target is None else target[0], judge_send(target)
         if answer.outcome == "sent":
-            values = run, event.name, event.id, event.match, now, event.payload
+            values = run, event.name, event.id, event.match, now, event.payload, event.task
             [n] = await tx.row("mail_add", *values)
             parts = Parts()
             parts.add("now", alias="clock")
@@ -92,9 +92,9 @@ async def _sent_quickly(tx: PostgresSession, event: SendEvent, run: str) -> bool
     before, _, behind = pack([sent_event(event, NUMBER)]).decode().partition(str(NUMBER))
     parts = Parts()
     parts.add("now", alias="clock")
-    named = event.name, event.id
-    parts.add("quick_mail_target", run, *named, MAX_MAIL // 2, alias="target")
-    parts.add("quick_mail_add", *named, event.payload, alias="added")
+    named, wait = (event.name, event.id), (event.task, event.since)
+    parts.add("quick_mail_target", run, *named, MAX_MAIL // 2, *wait, alias="target")
+    parts.add("quick_mail_add", *named, event.payload, event.task, alias="added")
     parts.add("quick_mail_fence", alias="fence")
     parts.add("quick_mail_told", before, behind, alias="told")
     parts.add("event_add", None, 0, 0, CLIENT)

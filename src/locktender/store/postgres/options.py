@@ -120,9 +120,11 @@ def parse(url: str, schema: str | None = None) -> Options:
             )
         else:
             rest.append((key, value))
+    # A host may stand in the query, too: an error that leaves it out hides what is wrong.
+    place = urlencode([each for each in rest if each[0] in ("host", "port")], safe="/:,")
     shown = urlunsplit(
         parts._replace(
-            scheme="postgresql", netloc=_without_password(parts.netloc), query="", fragment=""
+            scheme="postgresql", netloc=_without_password(parts.netloc), query=place, fragment=""
         )
     )
     listen = ours.get("listen", "")

@@ -90,9 +90,9 @@ async def _event_readers(tx: PostgresSession) -> list[EventReader]:
 
 
 async def _references(tx: PostgresSession, after: int, limit: int) -> References:
-    # With the first page: what is cached later is an output of a run, or was cached before.
-    cached = () if after else await tx.all("cached_references", MARKER)
-    blobs = digests(value for (value,) in cached)
+    # Before the runs: what becomes a run meanwhile is found here. What is cached meanwhile is an output of a run.
+    beside = () if after else await tx.all("references_beside_runs", MARKER)
+    blobs = digests(value for (value,) in beside)
     runs = await tx.all("references", after, limit, MARKER)
     if not runs:
         return References(set(), blobs, 0, after)

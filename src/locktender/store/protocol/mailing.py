@@ -29,9 +29,13 @@ class SendEvent(msgspec.Struct, frozen=True):
     payload: bytes
     match: str = "{}"
     """JSON object; of a topic: only waits that agree with it get the event."""
+    task: int = 0
+    """The answer of one wait: that of this task, which began at `since`. No other wait takes it. 0: any does."""
+    since: int = 0
 
 
-SendOutcome = Literal["sent", "repeated", "unknown", "ended", "full"]
+SendOutcome = Literal["sent", "repeated", "unknown", "ended", "over", "full"]
+"""`over`: the wait that it answers stands no more."""
 
 
 class EventSent(NamedTuple):

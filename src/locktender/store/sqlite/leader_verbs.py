@@ -170,7 +170,7 @@ def take_requests(tx: SqliteSession, term: int, requests: list[int]) -> None:
 def answer(tx: SqliteSession, answer: Answer) -> None:
     fence(tx, answer.term)
     now = tx.now()
-    tx.run("request_done", listed([answer.request]))
+    tx.run("request_answered", answer.request)
     tx.run("answers_forget", now - ANSWER_KEPT_US)
     tx.run("answer_add", answer.question, now, answer.body)
 

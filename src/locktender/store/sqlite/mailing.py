@@ -60,10 +60,10 @@ def _send(tx: SqliteSession, event: SendEvent) -> EventSent:
         repeated = tx.row("mail_sent", event.name, event.id)[0]
         answer = EventSent("repeated" if repeated else "sent")
     else:
-        target = tx.one("mail_target", event.run, event.name, event.id)
+        target = tx.one("mail_target", event.run, event.name, event.id, event.task, event.since)
         run, answer = 0 if target is None else target[0], judge_send(target)
     if answer.outcome == "sent":
-        values = run, event.name, event.id, event.match, now, event.payload
+        values = run, event.name, event.id, event.match, now, event.payload, event.task
         [n] = tx.row("mail_add", *values)
         record(tx, now, CLIENT, [(run, [sent_event(event, n)])])
     return answer

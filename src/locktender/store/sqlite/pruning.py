@@ -81,9 +81,9 @@ def _event_readers(tx: SqliteSession) -> list[EventReader]:
 
 
 def references(tx: SqliteSession, after: int, limit: int) -> References:
-    # With the first page: what is cached later is an output of a run, or was cached before.
-    cached = () if after else tx.all("cached_references", MARKER)
-    blobs = digests(value for (value,) in cached)
+    # Before the runs: what becomes a run meanwhile is found here. What is cached meanwhile is an output of a run.
+    beside = () if after else tx.all("references_beside_runs", MARKER)
+    blobs = digests(value for (value,) in beside)
     runs = tx.all("references", after, limit, MARKER)
     if not runs:
         return References(set(), blobs, 0, after)

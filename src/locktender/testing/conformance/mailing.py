@@ -108,6 +108,52 @@ class TestMailing:
         assert (await _send(store, None, "news", "a")).outcome == "sent"
         assert (await _send(store, None, "news", "a")).outcome == "repeated"
 
+    async def test_the_answer_of_one_wait_is_taken_by_no_other(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        run = await submitted(store)
+        await leader.start(run.seq)
+        first = await let_wait_for_event(leader, run.seq, "go")
+        await let_wait_for_event(leader, run.seq, "go", node=1)
+        one, other = sorted(await store.event_waits(run.id), key=lambda each: each.task)
+        answer = SendEvent(run.id, "go", "a", b"1", task=other.task, since=other.since)
+        assert await store.send(answer) == EventSent("sent")
+        assert await store.send(answer) == EventSent("repeated")
+        [mail] = await store.mail_ready([run.seq])
+        assert (mail.task, mail.payload) == (other.task, b"1")
+        # one that is sent to the run is for the first that waits
+        await _send(store, run.id, "go", "b", b"2")
+        ready = await store.mail_ready([run.seq])
+        assert [(each.task, each.payload) for each in ready] == [(other.task, b"1"), (first, b"2")]
+        await _let_wait(leader, run.seq)
+        assert [each.run for each in (await _wake(leader, [run.seq])).runs] == [run.seq]
+        for each in ready:
+            await _take(leader, each)
+        late = SendEvent(run.id, "go", "c", b"3", task=one.task, since=one.since)
+        assert (await store.send(late)).outcome == "over"
+        # the same task waits again, of a retried run: what answered its first wait is not for this one
+        world.clock.advance(SECOND)
+        await let_wait_for_event(leader, run.seq, "go")
+        assert (await store.send(late)).outcome == "over"
+        sent = [each for each in await history(store, run.seq) if each.after == "sent"]
+        assert [each.task for each in sent] == [other.task, 0]
+
+    async def test_an_answer_wakes_no_run_of_another_wait(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        run = await submitted(store)
+        await leader.start(run.seq)
+        task = await let_wait_for_event(leader, run.seq, "go")
+        [wait] = await store.event_waits(run.id)
+        await store.send(SendEvent(run.id, "go", "a", b"1", task=task, since=wait.since))
+        # the timeout came first
+        await leader.commit(waits_over=[task], events=[])
+        await let_wait_for_event(leader, run.seq, "go", node=1)
+        await _let_wait(leader, run.seq)
+        assert await store.mail_ready([run.seq]) == []
+        assert (await _wake(leader, [run.seq])).runs == []
+        assert (await _wake(leader, None)).runs == []
+
     async def test_unknown_and_ended_runs_take_no_event(self, world: StoreScene) -> None:
         store = await world.open()
         leader = await SceneLeader.stand(store)

@@ -15,6 +15,7 @@ from locktender.base.clock import SECOND
 from locktender.base.codec import blob_ref
 from locktender.base.events import HISTORY, NOBODY, Change
 from locktender.base.ids import task_id
+from locktender.base.schedules import ScheduleSpec
 from locktender.store.protocol import (
     AuditState,
     Discard,
@@ -23,6 +24,8 @@ from locktender.store.protocol import (
     Gather,
     Prune,
     Pruned,
+    SendEvent,
+    SetSchedule,
     Store,
     Submit,
     Thin,
@@ -325,6 +328,20 @@ class TestSweeping:
             assert await store.get_blob(name)
         with pytest.raises(Exception, match="blob"):
             await store.get_blob(names[5])
+
+    async def test_blobs_that_no_run_refers_to_yet_stay(self, world: StoreScene) -> None:
+        """A schedule, as code declared it and as it was set; an event that nobody has taken."""
+        store = await world.open()
+        names = [await store.put_blob(str(n).encode() * 10) for n in range(4)]
+        refs = [msgspec.Raw(blob_ref(name, 10)) for name in names]
+        declared, live = (ScheduleSpec("f", every_us=SECOND, args=args) for args in refs[:2])
+        await store.set_schedule(SetSchedule("s", "declared", "code", declared))
+        await store.set_schedule(SetSchedule("s", "set", "me", live))
+        await store.send(SendEvent(None, "topic", "key", bytes(refs[2]), "{}"))
+        world.clock.advance(2 * BLOB_GRACE_US)
+        assert (await sweep(store, await store.now())).blobs == 1
+        for name in names[:3]:
+            assert await store.get_blob(name)
 
     async def test_names_are_swept_a_few_at_a_time(self, world: StoreScene) -> None:
         store = await world.open()

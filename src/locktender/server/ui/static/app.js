@@ -53,7 +53,7 @@
     let before = false;
     source.addEventListener("ready", () => {
       show("live", "live");
-      if (before) changed();
+      if (before || $("[data-stale]")) changed();
       before = true;
     });
     source.addEventListener("changed", changed);
@@ -99,6 +99,7 @@
   const brief = (value) => value == null ? "–"
     : value >= 1e6 ? `${+(value / 1e6).toPrecision(3)}M` : value >= 1e4 ? `${+(value / 1e3).toPrecision(3)}k`
       : String(+value.toPrecision(3));
+  const clock = (at, exact) => new Date(1000 * at).toTimeString().slice(0, exact ? 8 : 5);
   const plots = new Map();
   const draw = (box) => {
     if (!globalThis.uPlot) return;
@@ -113,8 +114,8 @@
     const axis = { stroke: muted, grid: { stroke: line, width: 1 }, ticks: { show: false }, font: "11px system-ui", size: 22 };
     const plot = new uPlot({
       width: Math.max(200, box.clientWidth), height: 120, legend: { show: false }, cursor: { y: false, points: { size: 6 } },
-      padding: [8, 6, 0, 0], scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
-      axes: [{ ...axis, space: 70 }, { ...axis, size: 44, space: 30, values: (_, ticks) => ticks.map((each) => `${brief(each)}${given.unit}`) }],
+      padding: [8, 16, 0, 0], scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
+      axes: [{ ...axis, space: 70, values: (_, ticks) => ticks.map((each) => clock(each, false)) }, { ...axis, size: 44, space: 30, values: (_, ticks) => ticks.map((each) => `${brief(each)}${given.unit}`) }],
       series: [{}, ...given.series.map((each) => ({
         label: each.label, stroke: colour(each.colour), fill: each.fill ? `${colour(each.colour)}22` : undefined,
         width: 1.5, dash: each.dash, points: { show: false },
@@ -123,7 +124,7 @@
         setCursor: [(self) => {
           const at = self.cursor.idx, said = $(".said", box.parentElement);
           if (!said) return;
-          said.textContent = at == null ? "" : `${new Date(1000 * data[0][at]).toLocaleTimeString()} · `
+          said.textContent = at == null ? "" : `${clock(data[0][at], true)} · `
             + given.series.map((each) => `${each.label} ${brief(each.values[at])}${given.unit}`).join(", ");
         }],
       },
@@ -193,6 +194,7 @@
       } else if (toast) setTimeout(() => toast.remove(), 12000);
     }
   });
+  document.addEventListener("stale", changed);
   document.addEventListener("acted", () => { $("#dialog")?.close(); last = 0; changed(); setTimeout(changed, 700); });
   document.addEventListener("htmx:afterSettle", () => { tick(); drawAll(); mark(); });
 

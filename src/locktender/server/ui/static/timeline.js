@@ -32,6 +32,7 @@
     return Object.hasOwn(GATES, kind) ? GATES[kind].replace("{}", () => name.replaceAll("=*", "=")).trim() : gate;
   };
   const time = (us) => {
+    if (us < 1) return "0s";
     if (us < 1000) return `${Math.round(us)}µs`;
     if (us < 1e6) return `${+(us / 1000).toPrecision(3)}ms`;
     if (us < 6e7) return `${+(us / 1e6).toPrecision(3)}s`;
@@ -39,7 +40,9 @@
   };
   // Of the bins, which are averages: what runs and what waits apart, for only what runs is bounded by limits.
   const peaks = (row) => `up to ${Math.ceil(row.run - 1e-6).toLocaleString("en")} run, ${Math.ceil(row.wait - 1e-6).toLocaleString("en")} wait`;
-  const nameOf = (row) => row.task === 0 ? "the run" : row.index === undefined ? row.name : `${row.name}[${row.index}]`;
+  // As the server's `step_name` says it.
+  const nameOf = (row) => row.task === 0 ? "the run" : row.index !== undefined ? `${row.name}[${row.index}]`
+    : row.name === "locktender:trace" ? "trace the flow" : row.name;
 
   // -- colours and patterns ---------------------------------------------------------------------
   const PATTERNS = {
@@ -182,7 +185,7 @@
   const axis = () => {
     const wanted = (view.until - view.from) / Math.max(2, (width - gutter) / 110);
     const power = 10 ** Math.floor(Math.log10(wanted));
-    for (const unit of [6e7, 3e8, 6e8, 18e8, 36e8, 216e8, 864e8]) if (wanted > 3e7 && unit >= wanted) return unit;
+    for (const unit of [2e7, 3e7, 6e7, 12e7, 3e8, 6e8, 18e8, 36e8, 216e8, 864e8]) if (wanted > 1e7 && unit >= wanted) return unit;
     return [1, 2, 5, 10].map((each) => each * power).find((each) => each >= wanted) || wanted;
   };
   const paintName = (row, top) => {

@@ -53,7 +53,3 @@ ORDER BY made_at DESC, key LIMIT $4::bigint
 -- Results whose key begins so.
 SELECT key, step, flow, scope, task, made_at, expires_at, size, output
 FROM locktender.cached_result WHERE starts_with(key, $1) AND expires_at > $2::bigint ORDER BY key LIMIT 2
-
--- name: cached_references
--- Kept results that stand for blobs.
-SELECT output FROM locktender.cached_result WHERE position($1::bytea IN output) > 0

@@ -647,12 +647,15 @@ WHERE r.id = $1 AND (r.state NOT IN ('cancelled', 'failed', 'succeeded', 'timed_
     AND NOT EXISTS (SELECT 1 FROM locktender.mail m WHERE m.run = r.seq AND m.name = $2 AND m.id = $3)
     AND (SELECT count(*) FROM locktender.mail m WHERE m.run = r.seq
         AND NOT EXISTS (SELECT 1 FROM locktender.mail_taken t WHERE t.run = r.seq AND t.n = m.n)) < $4::bigint
+    AND ($5::bigint = 0 OR EXISTS (
+        SELECT 1 FROM locktender.event_wait w WHERE w.task = $5 AND w.run = r.seq AND w.since = $6::bigint
+    ))
     AND pg_try_advisory_xact_lock(hashtext('locktender.mail'), hashtext($1))
 
 -- name: quick_mail_add
 -- Store the event, numbered behind the lock: numbers follow the order of commits.
-INSERT INTO locktender.mail (run, name, id, match, at, payload)
-SELECT target.seq, $1, $2, '{}'::jsonb, clock.now, $3 FROM target, clock
+INSERT INTO locktender.mail (run, name, id, match, at, payload, task)
+SELECT target.seq, $1, $2, '{}'::jsonb, clock.now, $3, $4::bigint FROM target, clock
 ON CONFLICT (run, name, id) DO NOTHING RETURNING run, n
 
 -- name: quick_mail_fence
@@ -678,6 +681,7 @@ UNION
     SELECT 1 FROM locktender.event_wait w JOIN locktender.mail m ON m.n = (
         SELECT min(m.n) FROM (
             SELECT min(d.n) AS n FROM locktender.mail d WHERE d.run = w.run AND d.name = w.name
+                AND d.task IN (0, w.task)
                 AND NOT EXISTS (SELECT 1 FROM locktender.mail_taken t WHERE t.run = w.run AND t.n = d.n)
             UNION ALL
             SELECT min(d.n) FROM locktender.mail d WHERE d.run = 0 AND d.name = w.name
@@ -723,6 +727,7 @@ FROM locktender.event_wait w
 JOIN locktender.mail m ON m.n = (
         SELECT min(m.n) FROM (
             SELECT min(d.n) AS n FROM locktender.mail d WHERE d.run = w.run AND d.name = w.name
+                AND d.task IN (0, w.task)
                 AND NOT EXISTS (SELECT 1 FROM locktender.mail_taken t WHERE t.run = w.run AND t.n = d.n)
             UNION ALL
             SELECT min(d.n) FROM locktender.mail d WHERE d.run = 0 AND d.name = w.name

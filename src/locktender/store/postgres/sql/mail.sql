@@ -1,10 +1,14 @@
 -- name: mail_target
--- The run that an event is sent to, how much is in its mailbox, and whether the event was sent before.
+-- The run that an event is sent to, how much is in its mailbox, whether the event was sent before, and whether the
+-- wait that it answers stands (task 0: any).
 SELECT
     r.seq, r.state,
     (SELECT count(*) FROM locktender.mail m WHERE m.run = r.seq
         AND NOT EXISTS (SELECT 1 FROM locktender.mail_taken t WHERE t.run = r.seq AND t.n = m.n)),
-    EXISTS (SELECT 1 FROM locktender.mail m WHERE m.run = r.seq AND m.name = $2 AND m.id = $3)
+    EXISTS (SELECT 1 FROM locktender.mail m WHERE m.run = r.seq AND m.name = $2 AND m.id = $3),
+    $4::bigint = 0 OR EXISTS (
+        SELECT 1 FROM locktender.event_wait w WHERE w.task = $4 AND w.run = r.seq AND w.since = $5::bigint
+    )
 FROM locktender.run r WHERE r.id = $1
 
 -- name: mail_sent
@@ -13,8 +17,8 @@ SELECT EXISTS (SELECT 1 FROM locktender.mail WHERE run = 0 AND name = $1 AND id 
 
 -- name: mail_add
 -- Store an event; its number.
-INSERT INTO locktender.mail (run, name, id, match, at, payload)
-VALUES ($1::bigint, $2, $3, $4::text::jsonb, $5::bigint, $6) RETURNING n
+INSERT INTO locktender.mail (run, name, id, match, at, payload, task)
+VALUES ($1::bigint, $2, $3, $4::text::jsonb, $5::bigint, $6, $7::bigint) RETURNING n
 
 -- name: mail_forget
 -- Events of a topic that nobody gets any more.
@@ -27,6 +31,7 @@ FROM locktender.event_wait w
 JOIN locktender.mail m ON m.n = (
         SELECT min(m.n) FROM (
             SELECT min(d.n) AS n FROM locktender.mail d WHERE d.run = w.run AND d.name = w.name
+                AND d.task IN (0, w.task)
                 AND NOT EXISTS (SELECT 1 FROM locktender.mail_taken t WHERE t.run = w.run AND t.n = d.n)
             UNION ALL
             SELECT min(d.n) FROM locktender.mail d WHERE d.run = 0 AND d.name = w.name
@@ -44,6 +49,7 @@ UPDATE locktender.waiting SET wake_at = $2::bigint WHERE run = ANY($1::bigint[])
     SELECT 1 FROM locktender.event_wait w JOIN locktender.mail m ON m.n = (
         SELECT min(m.n) FROM (
             SELECT min(d.n) AS n FROM locktender.mail d WHERE d.run = w.run AND d.name = w.name
+                AND d.task IN (0, w.task)
                 AND NOT EXISTS (SELECT 1 FROM locktender.mail_taken t WHERE t.run = w.run AND t.n = d.n)
             UNION ALL
             SELECT min(d.n) FROM locktender.mail d WHERE d.run = 0 AND d.name = w.name
@@ -61,6 +67,7 @@ UPDATE locktender.waiting SET wake_at = $1::bigint WHERE wake_at > $1::bigint AN
     SELECT w.run FROM locktender.event_wait w JOIN locktender.mail m ON m.n = (
         SELECT min(m.n) FROM (
             SELECT min(d.n) AS n FROM locktender.mail d WHERE d.run = w.run AND d.name = w.name
+                AND d.task IN (0, w.task)
                 AND NOT EXISTS (SELECT 1 FROM locktender.mail_taken t WHERE t.run = w.run AND t.n = d.n)
             UNION ALL
             SELECT min(d.n) FROM locktender.mail d WHERE d.run = 0 AND d.name = w.name

@@ -102,6 +102,14 @@ FROM locktender.task WHERE id >= $1::bigint << 20 AND id < ($2::bigint + 1) << 2
 SELECT input FROM locktender.node_input
 WHERE run >= $1 AND run <= $2 AND position($3::bytea IN input) > 0
 
+-- name: references_beside_runs
+-- The same of kept results, schedules, events that were sent, and submissions that are no runs yet.
+SELECT output FROM locktender.cached_result WHERE position($1::bytea IN output) > 0
+UNION ALL SELECT declared FROM locktender.schedule WHERE position($1::bytea IN declared) > 0
+UNION ALL SELECT live FROM locktender.schedule WHERE position($1::bytea IN live) > 0
+UNION ALL SELECT payload FROM locktender.mail WHERE position($1::bytea IN payload) > 0
+UNION ALL SELECT body FROM locktender.outbox WHERE answer IS NULL AND position($1::bytea IN body) > 0
+
 -- name: graph_names
 -- The next stored graphs by name.
 SELECT hash FROM locktender.graph WHERE hash > $1 ORDER BY hash LIMIT $2

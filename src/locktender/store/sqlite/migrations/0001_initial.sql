@@ -202,6 +202,7 @@ CREATE TABLE waiting (
 CREATE INDEX waiting_order ON waiting (wake_at, run);
 
 -- Events that were sent: to a run's mailbox, or to a topic (run 0). Rows go with their run, of a topic after a time.
+-- `task`: no other wait of the run takes it; 0: the first that waits for it.
 CREATE TABLE mail (
     n INTEGER PRIMARY KEY AUTOINCREMENT,
     run INTEGER NOT NULL,
@@ -209,7 +210,8 @@ CREATE TABLE mail (
     id TEXT,
     match TEXT NOT NULL,
     at INTEGER NOT NULL,
-    payload BLOB NOT NULL
+    payload BLOB NOT NULL,
+    task INTEGER NOT NULL DEFAULT 0
 );
 
 CREATE UNIQUE INDEX mail_once ON mail (run, name, id);

@@ -43,7 +43,3 @@ ORDER BY made_at DESC, key LIMIT ?4
 -- Results whose key begins so.
 SELECT key, step, flow, scope, task, made_at, expires_at, size, output
 FROM cached_result WHERE key >= ?1 AND key < ?1 || 'g' AND expires_at > ?2 ORDER BY key LIMIT 2
-
--- name: cached_references
--- Kept results that stand for blobs.
-SELECT output FROM cached_result WHERE instr(output, ?1)

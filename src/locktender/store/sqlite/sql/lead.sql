@@ -44,6 +44,10 @@ DELETE FROM queue WHERE run = ?
 -- A leader begins to carry these requests out.
 UPDATE request SET taken = min(taken, 1000) + 1 WHERE seq IN (SELECT value FROM json_each(?))
 
+-- name: request_answered
+-- A question that is answered.
+DELETE FROM request WHERE seq = ?
+
 -- name: answers_forget
 -- Answers that nobody has read for a while.
 DELETE FROM answer WHERE at < ?

@@ -1,10 +1,12 @@
 -- name: mail_target
--- The run that an event is sent to, how much is in its mailbox, and whether the event was sent before.
+-- The run that an event is sent to, how much is in its mailbox, whether the event was sent before, and whether the
+-- wait that it answers stands (task 0: any).
 SELECT
     r.seq, r.state,
     (SELECT count(*) FROM mail m WHERE m.run = r.seq
         AND NOT EXISTS (SELECT 1 FROM mail_taken t WHERE t.run = r.seq AND t.n = m.n)),
-    EXISTS (SELECT 1 FROM mail m WHERE m.run = r.seq AND m.name = ?2 AND m.id = ?3)
+    EXISTS (SELECT 1 FROM mail m WHERE m.run = r.seq AND m.name = ?2 AND m.id = ?3),
+    ?4 = 0 OR EXISTS (SELECT 1 FROM event_wait w WHERE w.task = ?4 AND w.run = r.seq AND w.since = ?5)
 FROM run r WHERE r.id = ?1
 
 -- name: mail_sent
@@ -13,7 +15,7 @@ SELECT EXISTS (SELECT 1 FROM mail WHERE run = 0 AND name = ?1 AND id = ?2)
 
 -- name: mail_add
 -- Store an event; its number.
-INSERT INTO mail (run, name, id, match, at, payload) VALUES (?, ?, ?, ?, ?, ?) RETURNING n
+INSERT INTO mail (run, name, id, match, at, payload, task) VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING n
 
 -- name: mail_forget
 -- Events of a topic that nobody gets any more.
@@ -25,7 +27,7 @@ SELECT w.run, w.task, m.n, m.name, m.payload
 FROM json_each(?) v CROSS JOIN event_wait w ON w.run = v.value
 JOIN mail m ON m.n = (
         SELECT min(m.n) FROM (
-            SELECT min(d.n) AS n FROM mail d WHERE d.run = w.run AND d.name = w.name
+            SELECT min(d.n) AS n FROM mail d WHERE d.run = w.run AND d.name = w.name AND d.task IN (0, w.task)
                 AND NOT EXISTS (SELECT 1 FROM mail_taken t WHERE t.run = w.run AND t.n = d.n)
             UNION ALL
             SELECT min(d.n) FROM mail d WHERE d.run = 0 AND d.name = w.name
@@ -43,7 +45,7 @@ ORDER BY m.n, w.task
 UPDATE waiting SET wake_at = ?2 WHERE run IN (SELECT value FROM json_each(?1)) AND EXISTS (
     SELECT 1 FROM event_wait w JOIN mail m ON m.n = (
         SELECT min(m.n) FROM (
-            SELECT min(d.n) AS n FROM mail d WHERE d.run = w.run AND d.name = w.name
+            SELECT min(d.n) AS n FROM mail d WHERE d.run = w.run AND d.name = w.name AND d.task IN (0, w.task)
                 AND NOT EXISTS (SELECT 1 FROM mail_taken t WHERE t.run = w.run AND t.n = d.n)
             UNION ALL
             SELECT min(d.n) FROM mail d WHERE d.run = 0 AND d.name = w.name
@@ -62,7 +64,7 @@ UPDATE waiting SET wake_at = ?2 WHERE run IN (SELECT value FROM json_each(?1)) A
 UPDATE waiting SET wake_at = ?1 WHERE wake_at > ?1 AND run IN (
     SELECT w.run FROM event_wait w JOIN mail m ON m.n = (
         SELECT min(m.n) FROM (
-            SELECT min(d.n) AS n FROM mail d WHERE d.run = w.run AND d.name = w.name
+            SELECT min(d.n) AS n FROM mail d WHERE d.run = w.run AND d.name = w.name AND d.task IN (0, w.task)
                 AND NOT EXISTS (SELECT 1 FROM mail_taken t WHERE t.run = w.run AND t.n = d.n)
             UNION ALL
             SELECT min(d.n) FROM mail d WHERE d.run = 0 AND d.name = w.name

@@ -101,6 +101,14 @@ FROM task WHERE id >= ?1 << 20 AND id < (?2 + 1) << 20
 -- The same of what items of mapped steps share.
 SELECT input FROM node_input WHERE run >= ?1 AND run <= ?2 AND instr(input, ?3)
 
+-- name: references_beside_runs
+-- The same of kept results, schedules, events that were sent, and submissions that are no runs yet.
+SELECT output FROM cached_result WHERE instr(output, ?1)
+UNION ALL SELECT declared FROM schedule WHERE instr(declared, ?1)
+UNION ALL SELECT live FROM schedule WHERE instr(live, ?1)
+UNION ALL SELECT payload FROM mail WHERE instr(payload, ?1)
+UNION ALL SELECT body FROM outbox WHERE answer IS NULL AND instr(body, ?1)
+
 -- name: graph_names
 -- The next stored graphs by name.
 SELECT hash FROM graph WHERE hash > ? ORDER BY hash LIMIT ?

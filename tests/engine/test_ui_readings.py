@@ -1,0 +1,88 @@
+"""One reading for all pages: a page that got an older one than the last change is told to ask again."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tests.support.server_harness import until
+
+from locktender.base.errors import StoreError
+from locktender.client.core import Core
+from locktender.server.ui import live, reading
+from locktender.server.ui.reading import SharedReadings
+
+
+class History:
+    """Of which only the end is read; `None`: it cannot be read."""
+
+    def __init__(self) -> None:
+        self.end: str | None = "1"
+        self.reads = 0
+
+    async def now(self) -> str:
+        self.reads += 1
+        if self.end is None:
+            raise StoreError("away")
+        return self.end
+
+
+@pytest.fixture
+def history(monkeypatch: pytest.MonkeyPatch) -> History:
+    found = History()
+    monkeypatch.setattr(live, "HistoryPages", lambda _core: found)
+    monkeypatch.setattr(live, "READ_SECONDS", 0.001)
+    monkeypatch.setattr(live, "AWAY_SECONDS", 0.001)
+    monkeypatch.setattr(reading, "WORK_SECONDS", 3600.0)
+
+    async def work(_store: object) -> Any:
+        return SimpleNamespace(running=0, offered=0, gates=[])
+
+    monkeypatch.setattr(reading, "read_work", work)
+    return found
+
+
+def readings() -> SharedReadings:
+    async def traffic(*_: object) -> None: ...
+
+    return SharedReadings(cast("Core", SimpleNamespace(store=SimpleNamespace(traffic=traffic))))
+
+
+async def test_a_reading_from_before_a_change_is_told_stale(history: History):
+    shared = readings()
+    feed = shared.feed
+    assert (await shared.work())[1]  # nobody follows the history: it may have changed since
+    feed.open()
+    await until(lambda: feed.mark is not None, "the history is followed")
+    assert (await shared.work())[1]
+    shared.changed()
+    assert not (await shared.work())[1]
+    assert not (await shared.work())[1]
+
+    history.end, before = "2", feed.number
+    await until(lambda: feed.number > before, "the history is followed")
+    assert (await shared.work())[1]
+    shared.changed()
+    assert not (await shared.work())[1]
+
+    await feed.closed()  # changes are not noticed any more
+    history.end = "3"
+    feed.open()
+    await until(lambda: feed.mark is not None, "the history is followed")
+    assert (await shared.work())[1]
+    await shared.close()
+
+
+async def test_a_history_that_cannot_be_read_makes_nothing_fresh(history: History):
+    history.end = None
+    shared = readings()
+    shared.feed.open()
+    await until(lambda: history.reads > 2, "the history is followed")
+    assert shared.feed.mark is None
+    assert (await shared.work())[1]
+    history.end = "1"
+    await until(lambda: shared.feed.mark is not None, "the history is followed")
+    shared.changed()
+    assert not (await shared.work())[1]
+    await shared.close()
