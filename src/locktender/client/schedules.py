@@ -156,10 +156,9 @@ class AsyncSchedules:
 
     async def get(self, name: str) -> ScheduleInfo:
         """A schedule with its next and last ticks. Raises `NotFound`."""
-        row = await self._row(name)
-        return _info(
-            row, await self._core.store.ticks(name, LAST_TICKS), await self._core.store.now()
-        )
+        row, store = await self._row(name), self._core.store
+        ticks = await store.ticks([name], LAST_TICKS)
+        return _info(row, ticks.get(name, []), await store.now())
 
     async def list(self) -> list[ScheduleInfo]:
         """All schedules, by name."""
@@ -167,7 +166,8 @@ class AsyncSchedules:
         self._core.guard.check()
         now = await store.now()
         rows = [row for row in await store.schedules() if row.spec is not None or row.unreadable]
-        return [_info(row, await store.ticks(row.name, 1), now) for row in rows]
+        ticks = await store.ticks([row.name for row in rows], 1)
+        return [_info(row, ticks.get(row.name, []), now) for row in rows]
 
     async def pause(self, name: str) -> None:
         """No tick becomes a run until `resume`; ticks that pass meanwhile are not caught up with."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -45,6 +45,13 @@ def schedule_row(row: Sequence[Any]) -> ScheduleRow:
         return ScheduleRow(
             name, None, None, ScheduleState(), None, version, f"it cannot be read: {error}"
         )
+
+
+def ticks_by_schedule(rows: Iterable[Sequence[Any]]) -> dict[str, list[TickRow]]:
+    found: dict[str, list[TickRow]] = {}
+    for name, *tick in rows:
+        found.setdefault(name, []).append(TickRow(*tick))
+    return found
 
 
 def changed(row: ScheduleRow | None, change: SetSchedule, now: int) -> ScheduleRow | None:

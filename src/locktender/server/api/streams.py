@@ -37,7 +37,6 @@ LIFETIME_SECONDS = 600.0
 SEND_SECONDS = 10.0
 """A client that does not read for so long is cut off."""
 MOST_PAGES_KEPT = 64
-BUSY_RETRY_SECONDS = 5
 RESET = b"event: reset\ndata: {}\n\n"
 Page = tuple[str, list[FollowedEvent]]
 

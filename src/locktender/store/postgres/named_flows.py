@@ -20,6 +20,7 @@ from locktender.store.schedule_rows import (
     changed,
     schedule_row,
     settled,
+    ticks_by_schedule,
 )
 
 T = TypeVar("T")
@@ -53,9 +54,9 @@ class PostgresNaming:
     async def put_off(self, term: int, schedules: Sequence[str], until: int) -> None:
         await self._lead(lambda tx: _put_off(tx, term, schedules, until))
 
-    async def ticks(self, schedule: str, limit: int) -> list[TickRow]:
-        rows = await self._look(lambda tx: tx.all("schedule_ticks", schedule, limit))
-        return [TickRow(*row) for row in rows]
+    async def ticks(self, schedules: Sequence[str], limit: int) -> dict[str, list[TickRow]]:
+        rows = await self._look(lambda tx: tx.all("schedule_ticks", list(schedules), limit))
+        return ticks_by_schedule(rows)
 
     async def schedule_history(self, schedule: str, limit: int) -> list[ScheduleChange]:
         rows = await self._look(lambda tx: tx.all("schedule_changes", schedule, limit))

@@ -76,8 +76,8 @@ class Naming(StoreBase, Protocol):
         """The leader looks at these again then: they cannot be read or decided on, and must not be in the way."""
         ...
 
-    async def ticks(self, schedule: str, limit: int) -> list[TickRow]:
-        """What became of the last ticks, the latest first."""
+    async def ticks(self, schedules: Sequence[str], limit: int) -> dict[str, list[TickRow]]:
+        """What became of the last `limit` ticks of each of these that has had any, the latest first."""
         ...
 
     async def schedule_history(self, schedule: str, limit: int) -> list[ScheduleChange]:

@@ -16,6 +16,7 @@ from locktender.store.schedule_rows import (
     changed,
     schedule_row,
     settled,
+    ticks_by_schedule,
 )
 from locktender.store.sqlite.client_verbs import submit
 from locktender.store.sqlite.leader_verbs import fence
@@ -62,9 +63,9 @@ class SqliteNaming:
     async def put_off(self, term: int, schedules: Sequence[str], until: int) -> None:
         await self._write(lambda tx: _put_off(tx, term, schedules, until))
 
-    async def ticks(self, schedule: str, limit: int) -> list[TickRow]:
-        rows = await self._look(lambda tx: tx.all("schedule_ticks", schedule, limit))
-        return [TickRow(*row) for row in rows]
+    async def ticks(self, schedules: Sequence[str], limit: int) -> dict[str, list[TickRow]]:
+        rows = await self._look(lambda tx: tx.all("schedule_ticks", listed(schedules), limit))
+        return ticks_by_schedule(rows)
 
     async def schedule_history(self, schedule: str, limit: int) -> list[ScheduleChange]:
         rows = await self._look(lambda tx: tx.all("schedule_changes", schedule, limit))

@@ -160,7 +160,7 @@ class TestScheduling:
         [after] = await store.schedules(["s"])
         assert (after.next_at, after.state.last) == (99, 7)
         assert [(each.id, each.tick) for each in after.state.runs] == [(run.id, 7)]
-        ticks = await store.ticks("s", 10)
+        ticks = (await store.ticks(["s"], 10))["s"]
         assert [(each.tick, each.outcome, each.run, each.reason) for each in ticks] == [
             (7, "ran", run.id, ""),
             (6, "missed", None, "late"),
@@ -177,7 +177,7 @@ class TestScheduling:
         run = _of_tick("k")
         await store.tick(leader.term, [_move(row, run)])
         assert await store.run(run.id) is None
-        [tick] = await store.ticks("s", 10)
+        [tick] = (await store.ticks(["s"], 10))["s"]
         assert (tick.outcome, tick.run) == ("missed", None)
         assert tick.reason == "refused at the ceiling max_active: 1 of 1 runs were active"
         [after] = await store.schedules(["s"])
@@ -197,10 +197,17 @@ class TestScheduling:
     async def test_the_last_ticks_are_kept(self, world: StoreScene) -> None:
         store = await world.open()
         leader = await SceneLeader.stand(store)
-        row = await _set(store)
+        row, other = await _set(store), await _set(store, name="t")
         many = [(tick, "why") for tick in range(250)]
         await store.tick(leader.term, [_move(row, None, missed=many)])
-        assert [each.tick for each in await store.ticks("s", 200)] == list(range(249, 149, -1))
+        await store.tick(leader.term, [_move(other, None, missed=[(3, "why")])])
+        ticks = await store.ticks(["s", "t", "none"], 200)
+        assert {name: [each.tick for each in found] for name, found in ticks.items()} == {
+            "s": list(range(249, 149, -1)),
+            "t": [3],
+        }
+        last = await store.ticks(["s", "t"], 1)
+        assert [[each.tick for each in found] for found in last.values()] == [[249], [3]]
 
     async def test_one_that_cannot_be_decided_on_is_put_off(self, world: StoreScene) -> None:
         store = await world.open()

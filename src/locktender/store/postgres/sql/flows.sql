@@ -73,9 +73,10 @@ DELETE FROM locktender.schedule_tick WHERE name = $1 AND tick <= (
 )
 
 -- name: schedule_ticks
--- The last ticks of a schedule.
-SELECT tick, outcome, run, reason, at FROM locktender.schedule_tick
-WHERE name = $1 ORDER BY tick DESC LIMIT $2
+-- The last ticks of each of these schedules, the latest first.
+SELECT v.name, t.tick, t.outcome, t.run, t.reason, t.at FROM unnest($1::text[]) v (name) CROSS JOIN LATERAL (
+    SELECT * FROM locktender.schedule_tick s WHERE s.name = v.name ORDER BY s.tick DESC LIMIT $2
+) t ORDER BY v.name, t.tick DESC
 
 -- name: schedule_change_add
 -- Who changed a schedule.

@@ -66,8 +66,11 @@ DELETE FROM schedule_tick WHERE name = ?1 AND tick <= (
 )
 
 -- name: schedule_ticks
--- The last ticks of a schedule.
-SELECT tick, outcome, run, reason, at FROM schedule_tick WHERE name = ? ORDER BY tick DESC LIMIT ?
+-- The last ticks of each of these schedules, the latest first.
+SELECT t.name, t.tick, t.outcome, t.run, t.reason, t.at
+FROM json_each(?) v CROSS JOIN schedule_tick t ON t.name = v.value
+WHERE t.tick IN (SELECT s.tick FROM schedule_tick s WHERE s.name = v.value ORDER BY s.tick DESC LIMIT ?)
+ORDER BY t.name, t.tick DESC
 
 -- name: schedule_change_add
 -- Who changed a schedule.
