@@ -209,7 +209,7 @@ VERBS: list[tuple[Callable[[Client], Any], type[LocktenderError], str]] = [
     (lambda engine: engine.runs.get(None), NotFound, "not the id of a run"),
     (lambda engine: engine.runs.list(status="runing"), InvalidInput, "Did you mean 'running'"),
     (
-        lambda engine: engine.runs.count(status="active"),
+        lambda engine: engine.runs.count(status="busy"),
         InvalidInput,
         "A run is submitted, queued, running, .* or rejected",
     ),

@@ -138,7 +138,7 @@ def test_what_needs_the_database_says_so_and_why(address: str):
         assert "postgresql://" in (caught.value.hint or "")
         with pytest.raises(InvalidInput, match="could not be part of your transaction"):
             client.submit(flows.doubled, 1, connection=object())
-        with pytest.raises(InvalidInput, match="whoever has a token could"):
+        with pytest.raises(InvalidInput, match="a client with a token could"):
             client.submit(shown, secret("env:HOME"))
         with pytest.raises(InvalidInput, match="takes them by name"):
             client.submit(of_many, 1, 2)

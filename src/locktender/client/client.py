@@ -213,13 +213,13 @@ class Client(SyncSubmitting):
         """
         self._core.guard.check()
         preparing = self._client.preparing(flow)
+        given = checked_calls(calls)
         if preparing is None:
-            several = self._client.submit_named(
-                str(flow), list(checked_calls(calls)), partial=partial
-            )
+            several = self._client.submit_named(str(flow), given, partial=partial)
             return [self._bridged(each) for each in self._bridge.call(several)]
         prepared = [
-            preparing.prepare(call, index) for index, call in enumerate(checked_calls(calls))
+            preparing.prepare(call, index if len(given) > 1 else None)
+            for index, call in enumerate(given)
         ]
         answers = self._bridge.call(self._client.submit_all_prepared(prepared, partial=partial))
         return [self._bridged(each) for each in answers]

@@ -202,13 +202,14 @@ class AsyncClient(AsyncSubmitting):
         """
         self._core.guard.check()
         preparing = self.preparing(flow)
+        given = checked_calls(calls)
         if preparing is None:
-            return await self.submit_named(str(flow), checked_calls(calls), partial=partial)
+            return await self.submit_named(str(flow), given, partial=partial)
         prepared: list[Any] = []
-        for index, call in enumerate(checked_calls(calls)):
+        for index, call in enumerate(given):
             if index % TRACED_AT_A_TIME == 0:
                 await asyncio.sleep(0)  # others have their turn on this loop
-            prepared.append(preparing.prepare(call, index))
+            prepared.append(preparing.prepare(call, index if len(given) > 1 else None))
         return await self.submit_all_prepared(prepared, partial=partial)
 
     async def submit_named(

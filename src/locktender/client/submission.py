@@ -55,7 +55,7 @@ def call_of(item: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return several, {}
 
 
-def checked_calls(calls: object) -> Iterable[Any]:
+def checked_calls(calls: object) -> list[Any]:
     """`calls` of `submit_many`. Of a text each character would be a run, of a dict each key."""
     if isinstance(calls, str | bytes | Mapping) or not isinstance(calls, Iterable):
         raise InvalidInput(
@@ -64,4 +64,4 @@ def checked_calls(calls: object) -> Iterable[Any]:
             got=cast("object", calls),
             hint="e.g. submit_many(build, [1, 2]); for a single run: submit(build, 1).",
         )
-    return cast("Iterable[Any]", calls)
+    return list(cast("Iterable[Any]", calls))
