@@ -19,6 +19,7 @@ import psutil
 import pytest
 from tests.support.cluster import Cluster, ClusterNode
 from tests.support.leases import KEPT, lapse
+from tests.support.portable import only_linux
 from tests.support.ray_cluster import ENVIRONMENT, RayCluster
 from tests.support.worker_records import WorkerRecords, peak
 
@@ -144,6 +145,7 @@ def scene(cluster: Cluster, ray: RayCluster, workers: WorkerRecords) -> Iterator
     found.close()
 
 
+@only_linux("/proc, where environments and memory of processes can be read")
 def test_the_url_is_in_the_environment_of_the_worker_alone(scene: Scene, tmp_path: Path):
     """Not on a command line, in no file of Ray, and not in the memory of what keeps the cluster's state."""
     (tmp_path / "url").write_text(f"postgresql://limited:{PASSWORD}@127.0.0.1:1/none")
