@@ -8,6 +8,7 @@ from tests.support.cluster import Cluster
 from tests.support.fault_injector import Injector
 
 from locktender import RunFailed
+from locktender.base.errors import UnreadableRow
 from locktender.testing import Overlap, eventually
 
 pytest_plugins = ["locktender.testing.plugin"]
@@ -33,6 +34,13 @@ def test_no_worker_tries_it_without_end(cluster: Cluster, overlap: Overlap):
         assert run.wait("60s") == "failed"
         with pytest.raises(RunFailed):
             run.result()
+        for needs_it in (
+            lambda: run.retry(from_step="first"),
+            lambda: run.send("go", 1),
+            run.graph,
+        ):
+            with pytest.raises(UnreadableRow, match=f"graph of run {run.id} cannot be read"):
+                needs_it()
         assert overlap.names() == []
     finally:
         injector.write("graph", "body", seq, body)

@@ -15,10 +15,11 @@ import msgspec
 from locktender.base import codec, names
 from locktender.base.durations import MAX_MICROSECONDS
 from locktender.base.errors import AdmissionRejected, InvalidInput, NotFound, WaitOver
-from locktender.base.graph import Graph, read_graph
+from locktender.base.graph import Graph
 from locktender.base.names import did_you_mean
 from locktender.client.core import Core
 from locktender.client.views import instant, moment
+from locktender.store.graphs import required_graph
 from locktender.store.protocol import MAX_MAIL, EventWaiter, SendEvent, Store
 from locktender.store.retry import repeated
 
@@ -135,7 +136,7 @@ async def send_to_run(
     graph = _KNOWN.get(core.store, {}).get(run_id)
     if graph is None:
         row = await core.row(run_id)
-        graph = read_graph(await core.store.graph(row.graph) or b"")
+        graph = await required_graph(core.store, row)
         remember_graph(core, run_id, graph)
     if not graph.unfolds:
         await _check(core, run_id, graph, label, raw, wait)

@@ -8,12 +8,13 @@ import msgspec
 
 from locktender.base import codec
 from locktender.base.codec import StepError
-from locktender.base.errors import InvalidFlow, NotFound, RunCancelled, RunFailed, RunTimedOut
-from locktender.base.graph import Output, read_graph
+from locktender.base.errors import InvalidFlow, RunCancelled, RunFailed, RunTimedOut
+from locktender.base.graph import Output
 from locktender.base.model import Failure, RunRow
 from locktender.base.secrets import MARK, SECRET_KEY, secret
 from locktender.base.states import RunState
 from locktender.client.core import Core
+from locktender.store.graphs import graph_of
 
 if TYPE_CHECKING:
     from locktender.flows.function import Function
@@ -32,9 +33,8 @@ class ReturnedBy(msgspec.Struct, frozen=True):
 
 
 async def returned_by(core: Core, row: RunRow) -> ReturnedBy:
-    try:
-        graph = read_graph(await core.store.graph(row.graph))
-    except (msgspec.MsgspecError, UnicodeError):
+    graph = await graph_of(core.store, row.graph)
+    if graph is None:
         return ReturnedBy(row.flow)  # its result is there all the same, as plain JSON
     template = graph.result
     if not isinstance(template, Output) or template.path:
@@ -174,13 +174,12 @@ async def _traceback(core: Core, row: RunRow, failure: Failure) -> str | None:
     """A run keeps its error short; the task that failed has all of it."""
     if failure.node is None:
         return None
-    try:
-        nodes = read_graph(await core.store.graph(row.graph)).nodes
-    except (msgspec.MsgspecError, NotFound):
+    graph = await graph_of(core.store, row.graph)
+    if graph is None:
         return None  # that the graph cannot be read is why it failed
     for task in await core.store.tasks(row.seq):
         found = failure_of(task.error)
-        if found is not None and nodes[task.node].name == failure.node and found.traceback:
+        if found is not None and graph.nodes[task.node].name == failure.node and found.traceback:
             return found.traceback
     return None
 

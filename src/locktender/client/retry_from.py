@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from locktender.base.errors import InvalidInput
-from locktender.base.graph import read_graph
 from locktender.base.model import RunRow
 from locktender.base.names import did_you_mean
 from locktender.base.states import TERMINAL_RUNS, RunState
@@ -23,6 +22,7 @@ from locktender.client.submission import Submission
 from locktender.client.submit import Prepared, prepare, store_runs
 from locktender.kernel.rebuild import nodes_from
 from locktender.store import blob_values
+from locktender.store.graphs import required_graph
 
 
 async def steps_from(core: Core, run_id: str, step: str) -> Sequence[int]:
@@ -30,7 +30,7 @@ async def steps_from(core: Core, run_id: str, step: str) -> Sequence[int]:
     row = await core.row(run_id)
     if row.state not in TERMINAL_RUNS and row.state != RunState.HELD:
         raise _active(row)
-    graph = read_graph(await core.store.graph(row.graph))
+    graph = await required_graph(core.store, row)
     names = [node.name for node in graph.nodes]
     if step not in names:
         raise InvalidInput(

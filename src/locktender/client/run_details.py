@@ -14,7 +14,7 @@ from locktender.base import names
 from locktender.base.changes import TaskRow
 from locktender.base.errors import NotFound
 from locktender.base.events import Event, unpack
-from locktender.base.graph import Graph, Node, condition_text, is_cached, needs_of, read_graph
+from locktender.base.graph import Graph, Node, condition_text, is_cached, needs_of
 from locktender.base.ids import run_of
 from locktender.base.model import (
     MAX_BYTES,
@@ -47,6 +47,7 @@ from locktender.client.views import (
     moment,
 )
 from locktender.store.decode import shown_task
+from locktender.store.graphs import graph_of, required_graph
 from locktender.store.protocol import EventFilter, NodeCount, Store, TaskFilter
 
 if TYPE_CHECKING:
@@ -69,10 +70,8 @@ def slots_of(task: TaskRow) -> dict[str, int]:
 
 async def nodes_of(store: Store, digest: str) -> tuple[Node, ...]:
     """The steps of a stored graph; none where it cannot be read: a held run is shown all the same."""
-    try:
-        return read_graph(await store.graph(digest)).nodes
-    except (msgspec.MsgspecError, UnicodeError, NotFound):
-        return ()
+    graph = await graph_of(store, digest)
+    return () if graph is None else graph.nodes
 
 
 def node_of(nodes: Sequence[Node], task: TaskRow) -> Node:
@@ -106,7 +105,7 @@ async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
 
 async def graph(core: Core, run_id: str) -> GraphInfo:
     row = await core.row(run_id)
-    found = read_graph(await core.store.graph(row.graph))
+    found = await required_graph(core.store, row)
     return _graph(found, (await core.store.task_page(TaskFilter(row.seq, limit=0))).counts)
 
 
@@ -143,10 +142,7 @@ async def graph_and_tasks(core: Core, run_id: str, part: TaskPart | None = None)
     """Without what each task waits for: `why` has that."""
     part = part or TaskPart()
     row = await core.row(run_id)
-    try:
-        found = read_graph(await core.store.graph(row.graph))
-    except (msgspec.MsgspecError, UnicodeError, NotFound):
-        found = Graph(row.flow, ())
+    found = await graph_of(core.store, row.graph) or Graph(row.flow, ())
     wanted = [number for number, node in enumerate(found.nodes) if node.name == part.step]
     nodes = wanted if part.step else None
     states = list(part.states) or None

@@ -12,9 +12,8 @@ from typing import Final
 import msgspec
 
 from locktender.base.durations import spoken
-from locktender.base.errors import NotFound
 from locktender.base.events import NOBODY, Event, EventRow, unpack
-from locktender.base.graph import Graph, Node, read_graph
+from locktender.base.graph import Graph, Node
 from locktender.base.model import RunRow
 from locktender.base.states import OUTBOX_RUNS, TERMINAL_RUNS, TaskState
 from locktender.kernel.reasons import Reason
@@ -37,6 +36,7 @@ from locktender.observe.run_times import (
     times_of,
 )
 from locktender.observe.why import explain_run
+from locktender.store.graphs import graph_of
 from locktender.store.protocol import EventFilter, Store
 
 PAGE: Final = 10_000
@@ -144,7 +144,7 @@ def to_text(holders: Iterable[LostTo], own: str = "") -> str:
 async def blame_run(store: Store, row: RunRow) -> Blame:
     """What the time of this run went into. Of one that no leader has taken over yet there is nothing to tell."""
     history = [] if row.state in OUTBOX_RUNS else await _events(store, row.seq, 0)
-    graph = await graph_of(store, row)
+    graph = await graph_of(store, row.graph)
     times, samples = await read_times(store, row, history, graph)
     nodes = () if graph is None else graph.nodes
     return _blame(row, nodes, times, await _lost_to(store, row.seq, nodes, times, samples))
@@ -198,14 +198,6 @@ async def history_rows(
         if len(rows) < PAGE or (until is not None and after > until):
             break
     return found
-
-
-async def graph_of(store: Store, row: RunRow) -> Graph | None:
-    """None where it cannot be read: of a held run its history is enough."""
-    try:
-        return read_graph(await store.graph(row.graph))
-    except (msgspec.MsgspecError, UnicodeError, NotFound):
-        return None
 
 
 async def _gates_now(

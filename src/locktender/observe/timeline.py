@@ -21,7 +21,7 @@ from locktender.base.events import NOBODY, EventRow, unpack
 from locktender.base.graph import Graph, Node, needs_of
 from locktender.base.model import RunRow
 from locktender.base.states import OUTBOX_RUNS, TERMINAL_RUNS
-from locktender.observe.blame import graph_of, history_rows, instant_of, read_times
+from locktender.observe.blame import history_rows, instant_of, read_times
 from locktender.observe.holders import (
     OWN_GATES,
     WORKER_GATE,
@@ -43,6 +43,7 @@ from locktender.observe.timeline_spans import (
     node_name,
     slim_history,
 )
+from locktender.store.graphs import graph_of
 from locktender.store.protocol import Store
 
 MAX_ROWS: Final = 400
@@ -154,7 +155,7 @@ async def timeline_run(store: Store, row: RunRow, part: TimelinePart | None = No
     """The timeline of this run, or a part of it."""
     part = part or TimelinePart()
     rows = [] if row.state in OUTBOX_RUNS else await history_rows(store, row.seq)
-    graph = await graph_of(store, row)
+    graph = await graph_of(store, row.graph)
     if sum(len(each.body) for each in rows) > EXACT_BYTES:
         now, samples = await store.now(), await _samples(store, row, rows)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 
 import msgspec
 
@@ -16,7 +15,6 @@ from locktender.base.changes import TaskRow
 from locktender.base.durations import clock_text
 from locktender.base.errors import NotFound
 from locktender.base.events import unpack
-from locktender.base.graph import Node, read_graph
 from locktender.base.ids import run_of
 from locktender.base.model import RunRow, Stubborn
 from locktender.base.names import Declared
@@ -49,6 +47,7 @@ from locktender.observe.waits import (
     waiting_reasons,
 )
 from locktender.observe.why_queued import engine_note, nobody_leads, queued_why, turn_note
+from locktender.store.graphs import graph_of
 from locktender.store.protocol import EventFilter, RunFilter, Store
 from locktender.store.readable import readable
 
@@ -207,10 +206,8 @@ async def _run_and_node(store: Store, task: TaskRow) -> tuple[RunRow | None, str
     seq = run_of(task.id)
     runs = await store.runs(RunFilter(before=seq + 1, limit=1))
     run = runs[0] if runs and runs[0].seq == seq else None
-    nodes: tuple[Node, ...] = ()
-    if run is not None:
-        with suppress(msgspec.MsgspecError, UnicodeError, NotFound):
-            nodes = read_graph(await store.graph(run.graph)).nodes
+    graph = None if run is None else await graph_of(store, run.graph)
+    nodes = () if graph is None else graph.nodes
     return run, nodes[task.node].name if 0 <= task.node < len(nodes) else f"node {task.node}"
 
 
