@@ -25,6 +25,7 @@ def test_the_demo_holds_and_says_how_long_it_took(tmp_path: Path) -> None:
     assert "SIGKILL" in said.out
     assert "refused" in said.out
     assert "Try next" in said.out
+    assert max(len(line) for line in said.out.splitlines()) < 300, "padded to the width of a pipe"
     seconds = re.search(r"in ([\d.]+) s\.", said.out)
     assert seconds is not None
     rows = dict(

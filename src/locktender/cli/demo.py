@@ -158,7 +158,7 @@ class Demo:
         if answer.state != "queued" or self._shell.json:
             return
         self._say(f"[bold]locktender why {run.id[:12]}[/] answers:")
-        self._shell.out.print(Padding(Text(answer.text(), style="dim"), (0, 0, 0, 9)))
+        self._shell.out.print(Padding(Text(answer.text(), style="dim"), (0, 0, 0, 9), expand=False))
 
     def _kill(self, worker: subprocess.Popen[str]) -> int | None:
         """When it was killed; None if it was in the middle of nothing. It is stopped to make sure."""
