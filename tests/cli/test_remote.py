@@ -51,7 +51,7 @@ READS = [
 ]  # fmt: skip
 """What both answer the same, but for how long ago something was."""
 TIMES = re.compile(
-    r"just now|(\d+(\.\d+)?\s?(ms|us|s|m|min|h|d|%)(\s+ago)?\b\s*)+|\d\d:\d\d:\d\d\.\d+| +|─+"
+    r"((just now|\d+(\.\d+)?\s?(ms|us|s|m|min|h|d|%)(\s+ago)?\b)\s*)+|\d\d:\d\d:\d\d\.\d+| +|─+"
     r'|"(now|as_of|lease_until|\w+_us)":[^,}]+'
 )
 
