@@ -130,7 +130,7 @@ async def waits_in_parts(
 async def events_in_parts(
     core: Core, tags: Mapping[str, str], limit: int, before: int | None, most: int
 ) -> Examined[EventRow, int]:
-    """The last rows of the history of runs with these tags, the last first."""
+    """The last rows of the history, the last first; with tags those of runs that have them."""
     return await _parts(
         lambda place, left, size: core.store.examine_events(Examine(tags, left, size), place),
         before,

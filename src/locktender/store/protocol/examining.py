@@ -94,7 +94,7 @@ class Examining(StoreBase, Protocol):
     async def examine_events(
         self, wanted: Examine, before: int | None = None
     ) -> Examined[EventRow, int]:
-        """The history of runs, the last first."""
+        """The history of these runs, the last first; without tags everything, also what is of no run."""
         ...
 
     async def examine_waits(

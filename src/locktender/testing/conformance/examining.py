@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from locktender.store.protocol import Examine, Examined, RunFilter
+from locktender.store.protocol import EventFilter, Examine, Examined, RunFilter
 from locktender.testing.conformance.mailing import let_wait_for_event
 from locktender.testing.conformance.world import SceneLeader, StoreScene, new_run, submit, submitted
 
@@ -93,6 +93,10 @@ class TestExamining:
         numbers = [row.seq for row in found]
         assert numbers == sorted(numbers, reverse=True)
         assert len(numbers) == len(set(numbers)) == 3
+        everything = await whole(lambda place: store.examine_events(Examine({}, 2, 5), place), 64)
+        history = [row.seq for row in await store.events(EventFilter(limit=1_000))]
+        assert [row.seq for row in everything] == history[::-1]
+        assert 0 in {row.run for row in everything}, "of the leader itself"
 
     async def test_waits_of_own_runs_are_found_behind_those_of_others(
         self, world: StoreScene

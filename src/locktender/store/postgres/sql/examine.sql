@@ -51,11 +51,12 @@ ORDER BY q.place LIMIT $9
 SELECT seq FROM locktender.event WHERE seq < $1 ORDER BY seq DESC LIMIT 1 OFFSET $2
 
 -- name: events_part
--- Of a part of the history, what concerns runs with these tags.
+-- Of a part of the history, what concerns runs with these tags; without tags all of it, also of no run.
 SELECT e.seq, e.at, e.term, e.cycle, e.actor, e.run, e.body
 FROM (SELECT * FROM locktender.event WHERE seq < $1 AND seq >= $2 ORDER BY seq DESC) e
-CROSS JOIN LATERAL (SELECT tags FROM locktender.run WHERE run.seq = e.run OFFSET 0) r
-WHERE (CASE WHEN position($3::text IN r.tags) > 0 THEN r.tags::jsonb @> $4::text::jsonb ELSE false END)
+LEFT JOIN LATERAL (SELECT tags FROM locktender.run WHERE run.seq = e.run OFFSET 0) r ON true
+WHERE $4::text = '{}'
+    OR (CASE WHEN position($3::text IN r.tags) > 0 THEN r.tags::jsonb @> $4::text::jsonb ELSE false END)
 ORDER BY e.seq DESC LIMIT $5
 
 -- name: waits_end

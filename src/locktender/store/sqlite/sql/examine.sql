@@ -57,13 +57,15 @@ ORDER BY q.place LIMIT ?9
 SELECT seq FROM event WHERE seq < ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2
 
 -- name: events_part
--- Of a part of the history, what concerns runs with these tags.
+-- Of a part of the history, what concerns runs with these tags; without tags all of it, also of no run.
 SELECT e.seq, e.at, e.term, e.cycle, e.actor, e.run, e.body
-FROM event e CROSS JOIN run r ON r.seq = e.run
-WHERE e.seq < ?1 AND e.seq >= ?2 AND instr(r.tags, ?3) AND NOT EXISTS (
-        SELECT 1 FROM json_each(?4) want WHERE NOT EXISTS (
-            SELECT 1 FROM json_each(iif(json_valid(r.tags), r.tags, '{}')) have
-            WHERE have.key = want.key AND have.value = want.value
+FROM event e LEFT JOIN run r ON r.seq = e.run
+WHERE e.seq < ?1 AND e.seq >= ?2 AND (
+        ?4 = '{}' OR instr(r.tags, ?3) AND NOT EXISTS (
+            SELECT 1 FROM json_each(?4) want WHERE NOT EXISTS (
+                SELECT 1 FROM json_each(iif(json_valid(r.tags), r.tags, '{}')) have
+                WHERE have.key = want.key AND have.value = want.value
+            )
         )
     )
 ORDER BY e.seq DESC LIMIT ?5
