@@ -6,7 +6,7 @@ as they are. The kernel makes them, the store writes them, `load` reads them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import NamedTuple
 
 from locktender.base.events import Change
@@ -342,17 +342,14 @@ class Commit:
 
     @property
     def empty(self) -> bool:
-        return not (
-            self.events
-            or self.tasks_saved
-            or self.orders
-            or self.buckets
-            or self.requests_done
-            or self.reprioritised
-            or self.reservations is not None
-            or self.lingers is not None
-            or self.silences is not None
-            or self.unplaced
-            or self.placed
-            or self.kept
+        """Nothing is written with it. Of a set that is written whole, none left is something to write."""
+        return (
+            self.reservations is None
+            and self.lingers is None
+            and self.silences is None
+            and not any(getattr(self, each) for each in _LISTS)
         )
+
+
+_LISTS = tuple(each.name for each in fields(Commit) if each.default_factory is not MISSING)
+"""What a commit may have in it: a mark of a run, say, comes without an event."""

@@ -2,7 +2,8 @@
 
 They are written in the order in which they were decided: the store takes a commit only after the one it names
 as its predecessor, so one that failed (a full disk) and is tried again cannot be overtaken. What a cycle
-decided is acted on when its own commit is written, never before.
+decided is acted on when its own commit is written, never before, and in the same order: an attempt must not be
+stopped before it is started.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class CommitPipeline:
     def __init__(
         self,
         store: Store,
-        act: Callable[[Cycle], Awaitable[None]],
+        act: Callable[[Cycle], None],
+        take_back: Callable[[Cycle], Awaitable[None]],
         changed: Callable[[], None],
         metrics: Metrics,
     ) -> None:
@@ -57,10 +59,13 @@ class CommitPipeline:
         """The last cycle whose commit the store has answered."""
         self._store = store
         self._act = act
+        self._take_back = take_back
         self._changed = changed
         self._metrics = metrics
         self._writes: dict[asyncio.Task[None], tuple[list[End], list[tuple[int, int]]]] = {}
         """In their order, each with the ends and the starts of this process that its commit writes."""
+        self._last_acted: asyncio.Future[None] | None = None
+        """Of the last cycle sent: done when it is acted on."""
         self._broken: BaseException | None = None
         self._closing = False
 
@@ -70,7 +75,10 @@ class CommitPipeline:
         `began`: when the cycle did, on the loop's clock.
         """
         self.check()
-        task = asyncio.get_running_loop().create_task(self._write(cycle, ends, began))
+        loop = asyncio.get_running_loop()
+        before, acted = self._last_acted, loop.create_future()
+        self._last_acted = acted
+        task = loop.create_task(self._write(cycle, ends, began, before, acted))
         starts = [(entry.id, entry.token) for entry in cycle.starts]
         self._writes[task] = ends, starts
         while len(self._writes) > MAX_UNWRITTEN:
@@ -110,7 +118,14 @@ class CommitPipeline:
         if self._writes:
             await asyncio.wait(self._writes)
 
-    async def _write(self, cycle: Cycle, ends: list[End], began: float) -> None:
+    async def _write(
+        self,
+        cycle: Cycle,
+        ends: list[End],
+        began: float,
+        before: asyncio.Future[None] | None,
+        acted: asyncio.Future[None],
+    ) -> None:
         try:
             if not cycle.commit.empty:
                 sent = asyncio.get_running_loop().time()
@@ -119,7 +134,12 @@ class CommitPipeline:
                 self._metrics.commits.add(written - sent)
                 self._metrics.cycle(cycle, written - began)
             ends.clear()
-            await self._act(cycle)
+            # The answer to the commit before it may come later than this one's, and an empty one has none.
+            if before is not None:
+                await before
+            self._act(cycle)
+            acted.set_result(None)
+            await self._take_back(cycle)
         except Exception as error:  # noqa: BLE001 — any error ends the term; the leader raises it
             self._broken = self._broken or error
             self._changed()

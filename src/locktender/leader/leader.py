@@ -83,7 +83,7 @@ class Leader:
         self._ends: list[End] = []
         self._taken: list[End] = []
         """Ends that go with the cycle being decided."""
-        self._pipeline = CommitPipeline(store, self._act, self._awake.set, metrics)
+        self._pipeline = CommitPipeline(store, self._act, self._take_back, self._awake.set, metrics)
         self._outbox = OutboxMover(store, settings, self.wake)
         self._foreign = True
         self._sweep_due = True
@@ -336,7 +336,8 @@ class Leader:
             clock_jump.move_instants(scheduler, jump)
         return self._waits.not_before_woken(now)
 
-    async def _act(self, cycle: Cycle) -> None:
+    def _act(self, cycle: Cycle) -> None:
+        """Its commit is written: what it starts, stops and ends is passed on."""
         scheduler = self._scheduler
         if scheduler is None:
             return
@@ -352,18 +353,21 @@ class Leader:
                 own.stop(token, "cancel")
             if orders := [order for order in cycle.commit.orders if order.worker == own.id]:
                 own.receive(orders)
+        self._summary.log(cycle, self.sweep.demand.total)
+
+    async def _take_back(self, cycle: Cycle) -> None:
+        """Offers that it withdraws."""
+        scheduler = self._scheduler
+        if scheduler is None:
+            return
         for to in (TaskState.REQUESTED, TaskState.CANCELLED):
             wanted = [(task, token) for task, token, target in cycle.withdrawals if target == to]
             if wanted:
-                withdraw = Withdraw(
-                    scheduler.term,
-                    scheduler.commit_builder.next_cycle(),
-                    scheduler.commit_builder.actor,
-                    wanted,
-                    to,
-                    "not accepted in time" if to == TaskState.REQUESTED else "the run is ending",
+                why = "not accepted in time" if to == TaskState.REQUESTED else "the run is ending"
+                builder = scheduler.commit_builder
+                done = await self._store.withdraw(
+                    Withdraw(scheduler.term, builder.next_cycle(), builder.actor, wanted, to, why)
                 )
-                done = await self._store.withdraw(withdraw)
                 self._metrics.offer_answered("withdrawn", len(done))
                 now = await self._store.now()
                 try:
@@ -373,7 +377,6 @@ class Leader:
                         raise
                     raise RunFault(scheduler.lifecycle.at_run, error) from error
                 self._awake.set()
-        self._summary.log(cycle, self.sweep.demand.total)
 
     def _start(self, scheduler: Scheduler, own: OwnWorker, entry: TaskEntry) -> None:
         row = entry.run.row

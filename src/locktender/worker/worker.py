@@ -107,6 +107,8 @@ class LocalWorker:
         self._begun: dict[int, None] = {}
         self._held_back: list[tuple[Attempt, str]] = []
         """Attempts that wait for the next renewal of the lease, each with its kind of executor."""
+        self._stopped_early: dict[int, StopReason] = {}
+        """Of those, the ones that end as soon as they have begun."""
         self._since: dict[int, int] = {}
         """Token → when its body was started, on the boot-time clock."""
         self._background = BackgroundTasks()
@@ -352,6 +354,8 @@ class LocalWorker:
             executor.stop(token, reason)
         elif token in self._fetching:
             self._fetching[token] = self._fetching[token] or reason
+        elif any(attempt.token == token for attempt, _ in self._held_back):
+            self._stopped_early[token] = reason
 
     def extend(self, stop_at_us: int) -> None:
         """The lease was renewed: what runs here may run until `stop_at_us` (boot-time clock)."""
@@ -360,6 +364,8 @@ class LocalWorker:
         for attempt, kind in held_back:
             if attempt.token not in self._begun:
                 self._begin(attempt, kind)
+            if (reason := self._stopped_early.pop(attempt.token, None)) is not None:
+                self.stop(attempt.token, reason)
         self._executors.extend(stop_at_us)
 
     def _must_not_run(self) -> bool:
