@@ -158,9 +158,9 @@ async def _await(opening: Any) -> Any:
     [
         ("http://flows.example.org", "for this machine alone"),
         ("https://ann:sesame@flows.example.org", "no user and password"),
-        ("https://", "no address of a server"),
-        ("https://flows.example.org?x=1", "no address of a server"),
-        ("https://flows.example.org:99999", "no address"),
+        ("https://", "not the address of a server"),
+        ("https://flows.example.org?x=1", "not the address of a server"),
+        ("https://flows.example.org:99999", "not an address"),
     ],
 )
 def test_addresses_that_are_none_are_refused(url: str, said: str):

@@ -203,7 +203,7 @@ def test_a_schedule_that_cannot_be_read_stops_no_other(
         db.execute("UPDATE schedule SET state = ? WHERE name = 'state'", [b"[]"])
     assert outcomes(ticking("well", 1, "3602s")) == ["ran"]
     for name in ("args", "spec", "state"):
-        assert f"schedule {name} cannot be decided on" in caplog.text
+        assert f"failed to decide on schedule {name}" in caplog.text
     # They are shown, and nothing but a new setting or a deletion changes them.
     shown = {each.name: each.why for each in engine.schedules.list()}
     assert shown["spec"].startswith("it cannot be read: ")

@@ -107,7 +107,7 @@ async def test_a_client_that_stands_still_inside_a_copy_is_ended(
                 await asyncio.sleep(0.1)
         assert time.monotonic() - began >= stuck.STUCK_AFTER_US / SECOND - 0.5
         assert (await waiting).outcome == "created"
-    [said] = [each.getMessage() for each in caplog.records if "stood still" in each.getMessage()]
+    [said] = [each.getMessage() for each in caplog.records if "was frozen" in each.getMessage()]
     assert 'COPY "locktender"."event"' in said
 
 

@@ -272,7 +272,7 @@ class RunGraph:
             step.elements = ()
 
     def _open_items(self, step: NodeState, count: int) -> None:
-        # What can fail comes first: a broken map counts as never expanded, so nobody waits for its items.
+        # What can fail comes first: a broken map counts as never expanded, so no step waits for its items.
         self._share(step)
         self._ordinals.claim(step, count)
         step.total = count

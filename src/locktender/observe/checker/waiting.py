@@ -316,7 +316,7 @@ class TrueReason(Rule):
             self._judge_parallel(event, task, name.partition(":")[2])
         elif gate != "worker":
             self.report(
-                event, f"task {task.id} is recorded as waiting at {gate!r}, which is no gate."
+                event, f"task {task.id} is recorded as waiting at {gate!r}, which is not a gate."
             )
 
     def _judge_pool(self, event: Event, task: CheckedTask, kind: str, pool: str) -> None:
