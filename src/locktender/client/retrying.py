@@ -77,7 +77,9 @@ async def _untouched(core: Core, before: Mapping[str, int]) -> list[str]:
     return [each for each, was in before.items() if (await core.row(each)).generation == was]
 
 
-def _first_refusal(several: Sequence[str], refused: Mapping[str, LocktenderError]) -> LocktenderError:
+def _first_refusal(
+    several: Sequence[str], refused: Mapping[str, LocktenderError]
+) -> LocktenderError:
     """The first refusal; of several runs, with how many were queued and which were not."""
     error = next(iter(refused.values()))
     if len(several) == 1:
