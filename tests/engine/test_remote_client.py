@@ -284,7 +284,7 @@ def proxy(address: str) -> Iterator[HttpProxy]:
         yield made
 
 
-def test_a_submission_whose_answer_is_lost_is_repeated_and_makes_one_run(proxy: HttpProxy):
+def test_a_repeated_submission_makes_one_run(proxy: HttpProxy):
     with connect(proxy.url) as client:
         proxy.only, proxy.lose = "POST /api/v1/runs", 2
         run = client.submit(flows.waits, 1)
@@ -298,7 +298,7 @@ def test_a_submission_whose_answer_is_lost_is_repeated_and_makes_one_run(proxy: 
         assert run.id < min(each.id for each in several)
 
 
-def test_reads_are_repeated_and_changes_only_where_twice_is_as_once(proxy: HttpProxy):
+def test_only_reads_and_idempotent_changes_are_repeated(proxy: HttpProxy):
     with connect(proxy.url) as client:
         proxy.only, proxy.lose = "GET", 1
         assert client.pools.list() == []

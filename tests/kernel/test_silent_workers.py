@@ -85,7 +85,7 @@ def test_f1_the_clock_goes_on_under_the_next_leader():
     assert sim.model.workers["w0"].unanswered >= 2
 
 
-def test_f1_a_task_that_a_silent_worker_is_offered_counts_in_demand():
+def test_f1_a_task_offered_in_vain_counts_in_demand():
     sim = world()
     sim.workers["w0"].deaf = True
     sim.submit(graph(step()))

@@ -45,14 +45,6 @@ INSIDE = (
 COPIED = "SELECT bytes_processed FROM pg_stat_progress_copy WHERE datname = current_database()"
 
 
-@pytest.fixture
-async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(postgres_url)
-    await store.open()
-    yield store
-    await store.close()
-
-
 @asynccontextmanager
 async def copying(url: str, rows: Callable[[], AsyncIterator[bytes]]) -> AsyncGenerator[Any]:
     """A client inside of a copy that it began alone among submitters; the task that copies."""
