@@ -1,4 +1,4 @@
-"""Advance: a graph and its finished tasks give what is ready, what is skipped and how the run ends.
+"""The graph of a run: with its finished tasks it gives what is ready, what is skipped and how the run ends.
 
 Derived from rows and idempotent: `RunGraph` rebuilt over the rows of a run
 asks for exactly what is still missing, so a new leader may repeat a half-done

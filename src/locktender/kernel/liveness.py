@@ -58,7 +58,7 @@ class LeaseWatch:
     ) -> Judged:
         """`lives` were asked for at `steady_us` and answered by `read_us`, by a clock that never jumps.
 
-        `now`: the store's time. By it a new leader finds leases that have passed; it declares no worker dead by it.
+        `now`: the store's time. By it a new leader sees which leases have passed; none is declared dead by it.
         """
         before, self._seen = self._seen, {}
         judged = Judged()

@@ -1,4 +1,4 @@
-"""To whom time at a gate was lost: who held it, by the samples that the leader wrote (`kernel/wait_book.py`)."""
+"""Which runs held a gate while others waited there, by the samples of the leader (`kernel/wait_book.py`)."""
 
 from __future__ import annotations
 
