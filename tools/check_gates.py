@@ -9,6 +9,7 @@ from locktender.kernel.explain import TASK_TEXTS
 from locktender.kernel.explain_runs import RUN_TEXTS
 from locktender.kernel.gates import KINDS
 from locktender.observe.checker.audit import GATE_RULES, RULES
+from locktender.observe.checker.waiting import TASK_GATES
 from locktender.simulate.scenarios import GATE_SCENARIOS
 
 TABLES: dict[str, Mapping[str, object]] = {
@@ -28,11 +29,19 @@ def missing(tables: Mapping[str, Mapping[str, object]] = TABLES) -> list[str]:
         for what, table in tables.items()
         if kind not in table
     ]
-    return found + [
-        f"the rule of gate kind {kind!r} is not among the checker's RULES."
-        for kind, rule in GATE_RULES.items()
-        if rule not in RULES
-    ]
+    return (
+        found
+        + [
+            f"the rule of gate kind {kind!r} is not among the checker's RULES."
+            for kind, rule in GATE_RULES.items()
+            if rule not in RULES
+        ]
+        + [
+            f"gate kind {kind!r} is not in TASK_GATES (observe/checker/waiting): waits at it would be refused."
+            for kind in TASK_TEXTS
+            if kind not in TASK_GATES
+        ]
+    )
 
 
 if __name__ == "__main__":

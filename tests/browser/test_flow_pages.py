@@ -344,9 +344,7 @@ def test_settings_of_the_engine_are_set_by_a_form(browser: Browser, filled: Fill
             filled.site.call("POST", f"/limits/{name}/reset")
 
 
-def test_a_limit_is_paused_resumed_and_reset_and_counts_what_it_holds(
-    browser: Browser, filled: Filled
-):
+def test_a_limit_is_paused_resumed_reset_and_counted(browser: Browser, filled: Filled):
     site = filled.site
     with reading(browser, site.origin) as page:
         page.goto("/limits")

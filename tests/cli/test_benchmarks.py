@@ -154,7 +154,7 @@ def test_the_workload_is_the_same_for_all():
     assert all(each.bodies >= 3 * LIMIT for each in small.limits)
 
 
-def test_only_some_are_measured_with_the_bare_loop_of_their_store():
+def test_only_some_are_measured_with_their_stores_bare_loop():
     assert [each.name for each in chosen(["huey"])] == ["bare SQLite loop", "huey"]
     assert len(chosen([])) == len(CONTENDERS)
     assert chosen(["nobody"]) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,12 +35,9 @@ pytestmark = pytest.mark.timeout(300)  # many processes: on a busy machine each 
 pytest_plugins = ["locktender.testing.postgres"]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield str(tmp_path / "locktender.db")
-    else:
-        yield request.getfixturevalue("postgres_url")
+@pytest.fixture
+def url(store_url: str) -> str:
+    return store_url
 
 
 async def test_status_tells_what_there_is_beside_an_engine(url: str, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,12 +31,9 @@ CREATE INDEX later_event ON {}event (at);
 """Only for these tests: a change of the tables that an engine writes all the time."""
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield str(tmp_path / "locktender.db")
-    else:
-        yield request.getfixturevalue("postgres_url")
+@pytest.fixture
+def url(store_url: str) -> str:
+    return store_url
 
 
 def later(url: str, monkeypatch: pytest.MonkeyPatch) -> int:

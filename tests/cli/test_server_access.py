@@ -30,7 +30,7 @@ def asked(port: int, path: str, token: str | None, tls: ssl.SSLContext | None = 
     return status
 
 
-def test_without_a_token_it_refuses_to_start_and_says_how_to_make_one(tmp_path: Path):
+def test_without_a_token_it_does_not_start_and_says_why(tmp_path: Path):
     for words in (("--host", "0.0.0.0"), ("--auth", "tokens")):
         said = locktender("server", "--port", "0", "--json", "--url", "l.db", *words, cwd=tmp_path)
         assert (said.code, said.error["field"]) == (2, "auth"), words

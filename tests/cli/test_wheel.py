@@ -56,7 +56,7 @@ def test_the_wheel_has_every_file_of_the_package(built: Path):
     assert not any("__pycache__" in name or name.startswith("tests/") for name in found)
 
 
-def test_the_wheel_has_no_tests_and_the_licences_of_what_it_brings(built: Path):
+def test_the_wheel_has_no_tests_and_has_the_licences(built: Path):
     with zipfile.ZipFile(wheel(built)) as archive:
         names = archive.namelist()
         size = sum(each.file_size for each in archive.infolist())

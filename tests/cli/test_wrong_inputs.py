@@ -200,13 +200,13 @@ API: dict[str, Wrong] = {
     "an option of a url": (
         lambda *_: connect("postgresql://app@db.invalid/x?poled=true"),
         InvalidInput,
-        "poled is no option of a url",
+        "poled is not an option of a url",
         "'pooled'",
     ),
     "an option of the driver": (
         lambda *_: connect("postgresql://app@db.invalid/x?ssmode=require"),
         InvalidInput,
-        "ssmode is no option of a url",
+        "ssmode is not an option of a url",
         "'sslmode'",
     ),
     "a folder that is not there": (
@@ -239,7 +239,7 @@ CLI: dict[str, tuple[list[str], str, str]] = {
     ),
     "no address": (
         ["server", "--port", "0", "--host", "nowhere.invalid"],
-        "'nowhere.invalid' is no address",
+        "'nowhere.invalid' is not an address",
         "127.0.0.1",
     ),
     "no bound": (

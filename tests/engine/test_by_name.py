@@ -78,7 +78,7 @@ def known(client: Client, name: str) -> Callable[[], bool]:
     return asked
 
 
-def test_a_name_of_a_flow_that_is_here_takes_its_arguments_by_name_too(engine: Client):
+def test_a_local_flow_named_takes_arguments_by_name_too(engine: Client):
     assert engine.submit("here text", {"text": "abc"}).result("60s") == 3
     assert engine.submit("here text", "abcd").result("60s") == 4
     # an object that is the argument itself stays one
@@ -120,7 +120,7 @@ async def test_g6_the_async_client_submits_by_name(tmp_path: Any):
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_g6_a_named_run_that_fails_in_a_step_keeps_its_trace_when_retried(engine: Client):
+def test_g6_a_retried_named_run_keeps_its_trace(engine: Client):
     eventually(known(engine, "here dict"))
     run = engine.submit("here dict", {"values": {"m": 4}})
     with pytest.raises(RunFailed):

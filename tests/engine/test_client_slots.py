@@ -268,7 +268,7 @@ def _comes_true(condition, seconds: float = 60.0) -> bool:
     return True
 
 
-def test_f5_a_body_that_blocks_its_loop_longer_than_its_lease_keeps_its_slots(
+def test_f5_a_body_that_blocks_its_loop_keeps_its_slots(
     engine: Client, url: Path, overlap: Overlap
 ):
     """One holder at a limit of 1: its lease is renewed by a thread, whatever its loop does."""

@@ -26,12 +26,9 @@ pytest_plugins = ["locktender.testing.postgres"]
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield str(tmp_path / "locktender.db")
-    else:
-        yield request.getfixturevalue("postgres_url")
+@pytest.fixture
+def url(store_url: str) -> str:
+    return store_url
 
 
 @pytest.fixture
@@ -119,7 +116,7 @@ async def test_pruned_runs_are_no_violation(url: str, store: Store) -> None:
     assert (numbers.broken, numbers.lag_us) == (0, 0)
 
 
-async def test_a_run_that_is_pruned_while_it_is_read_is_not_taken_for_active(
+async def test_a_run_pruned_while_it_is_read_is_not_active(
     url: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("locktender.observe.history_reading.ROWS_PER_PAGE", 1)

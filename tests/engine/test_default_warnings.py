@@ -93,19 +93,19 @@ def test_runs_that_wait_at_the_default_say_so(url: Path, caplog: pytest.LogCaptu
 def test_a_pool_nobody_set_is_named_once(url: Path, caplog: pytest.LogCaptureFixture):
     with embedded(url) as engine:
         assert engine.submit(takes).result(60) == 1
-        eventually(lambda: said(caplog, "nobody has set pool 'forgotten'"))
+        eventually(lambda: said(caplog, "pool 'forgotten' is in use and was never set"))
         assert engine.submit(takes).result(60) == 1
     with embedded(url) as engine:
         assert engine.submit(takes).result(60) == 1
-    assert len(said(caplog, "nobody has set pool")) == 1
+    assert len(said(caplog, "is in use and was never set")) == 1
 
 
 def test_every_pool_that_nobody_set_is_named(url: Path, caplog: pytest.LogCaptureFixture):
     with embedded(url) as engine:
         assert engine.submit(takes).result(60) == 1
         assert engine.submit(takes_keyed).result(60) == [1, 2]
-        eventually(lambda: len(said(caplog, "nobody has set pool")) == 2)
-    [text] = said(caplog, "nobody has set pool 'keyed[*]'")
+        eventually(lambda: len(said(caplog, "is in use and was never set")) == 2)
+    [text] = said(caplog, "pool 'keyed[*]' is in use and was never set")
     assert "locktender pools set 'keyed[*]' N" in text
 
 
@@ -116,7 +116,7 @@ def test_a_pool_that_was_set_is_not_named(url: Path, caplog: pytest.LogCaptureFi
         held = engine.submit(holding)
         eventually(lambda: said(caplog, "nobody") or held.info().state == "running")
         GATE.set()
-    assert said(caplog, "nobody has set pool") == []
+    assert said(caplog, "is in use and was never set") == []
 
 
 def test_a_result_over_the_default_names_the_setting(url: Path):
@@ -133,14 +133,14 @@ def test_tasks_that_lack_a_worker_for_long_name_the_deadline(caplog: pytest.LogC
     default = sweep.DefaultWarnings(Settings(), clock)
     for seconds in (0, 30, 29):
         clock.advance(seconds * 1_000_000)
-        chosen.look(ledger, Demand(2))
-        default.look(ledger, Demand(2))
+        chosen.warn(ledger, Demand(2))
+        default.warn(ledger, Demand(2))
     assert said(caplog, "dispatch_deadline") == []
-    default.look(ledger, Demand(0))
+    default.warn(ledger, Demand(0))
     for seconds in (0, 60, 60):
         clock.advance(seconds * 1_000_000)
-        chosen.look(ledger, Demand(2))
-        default.look(ledger, Demand(2))
+        chosen.warn(ledger, Demand(2))
+        default.warn(ledger, Demand(2))
     [text] = said(caplog, "dispatch_deadline")
     assert "2 tasks lack a worker" in text
     assert "4h" in text

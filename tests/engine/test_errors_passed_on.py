@@ -88,7 +88,7 @@ def test_an_error_passes_through_the_maps_behind_it(engine: Client):
     assert sorted(GIVEN["add_one"]) == [2, 6]
 
 
-def test_the_task_and_the_history_say_that_the_body_was_not_called(engine: Client):
+def test_task_and_history_say_the_body_was_not_called(engine: Client):
     run = engine.submit(chain, [1, 2, 3])
     run.result(TIMEOUT)
     said = "its item is the error of fetch, which it passes on: ValueError: no 2"

@@ -121,7 +121,7 @@ def waits(run: Any) -> None:
     eventually(lambda: run.status() == RunState.WAITING, timeout=TIMEOUT)
 
 
-def test_g4_an_event_ends_the_wait_for_it_and_its_payload_is_the_result(client: Client):
+def test_g4_an_event_ends_a_wait_and_is_its_result(client: Client):
     run = client.submit(approval, 2)
     waits(run)
     [wait] = run.waits()

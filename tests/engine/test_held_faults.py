@@ -119,9 +119,7 @@ def test_a_fault_in_one_run_leaves_the_others_alone(store_url: str, tmp_path: Pa
     assert asyncio.run(judged(store_url))[0] == []
 
 
-def test_a_run_whose_deadline_cannot_be_read_is_held_and_not_timed_out(
-    store_url: str, tmp_path: Path
-):
+def test_an_unreadable_deadline_holds_the_run(store_url: str, tmp_path: Path):
     fault = Fault("run", "deadline_at", "negative")
     assert judge(store_url, tmp_path, "queued", fault, OTHERS) == RunState.HELD
     assert asyncio.run(judged(store_url))[0] == []

@@ -129,7 +129,7 @@ async def test_every_route_refuses_every_kind_of_wrong_token(world: World):
             assert secret not in answer.text
 
 
-async def test_every_route_wants_its_scope_and_each_scope_includes_those_before(world: World):
+async def test_every_route_needs_its_scope_or_a_higher_one(world: World):
     for route in TABLE:
         if route.scope == "public":
             continue
@@ -146,7 +146,7 @@ async def test_every_route_wants_its_scope_and_each_scope_includes_those_before(
                 assert answer.status not in (401, 403), (route.name, scope, answer)
 
 
-async def test_every_route_that_concerns_everyone_refuses_a_bound_token(world: World):
+async def test_routes_that_concern_everyone_refuse_bound_tokens(world: World):
     for route in TABLE:
         if route.name == "follow_events":
             continue
@@ -203,7 +203,7 @@ async def test_the_last_use_is_stored(world: World):
     await until(is_stored, "the use")
 
 
-async def test_metrics_and_names_of_the_server_are_for_those_who_may_read_everything(world: World):
+async def test_metrics_need_the_right_to_read_everything(world: World):
     assert (await world.ask("GET", "/metrics")).status == 401
     assert (await world.ask("GET", "/metrics", world.tokens["bound"])).status == 403
     assert (await world.ask("GET", "/metrics", world.tokens["read"])).status == 200
@@ -264,7 +264,7 @@ async def test_a_token_made_with_a_token_ends_with_it(
     assert late.status == 401
 
 
-async def test_a_name_given_again_does_not_meet_the_keys_of_the_revoked_token(world: World):
+async def test_a_reused_name_has_no_keys_of_the_revoked_token(world: World):
     first = await world.client.tokens.create("shop", ["submit"])
     body = {"flow": "access count", "args": {"n": 1}}
 
@@ -383,7 +383,7 @@ async def test_nobody_is_sent_elsewhere_after_the_login(world: World, target: st
     assert answer.headers["location"] == "/"
 
 
-async def test_a_change_by_cookie_needs_the_origin_and_the_token_of_the_page(world: World):
+async def test_a_change_by_cookie_needs_origin_and_page_token(world: World):
     browser = await logged_in(world, world.tokens["operate"])
     csrf = csrf_of(world, browser)
     other = csrf_of(world, await logged_in(world, world.tokens["operate"]))

@@ -205,7 +205,7 @@ async def test_i1_an_idempotency_key_gives_one_run(api: Asked):
         await api.ended(each["run"]["id"])
 
 
-async def test_i1_different_bodies_with_one_key_at_one_instant_give_one_run(api: Asked):
+async def test_i1_two_bodies_with_one_key_at_once_give_one_run(api: Asked):
     """Through two servers; the losers are told, also those that were on their way together."""
     async with (
         process(api.core.settings.url, lead=False, work=False) as (core, _),

@@ -24,7 +24,7 @@ CHECKED_IN = Path(__file__).parent.parent.parent / "docs" / "openapi.json"
 WRITE = "python -m tests.engine.test_http_docs"
 
 
-def test_the_document_that_is_checked_in_is_the_one_that_is_served():
+def test_the_checked_in_document_is_the_one_served():
     assert CHECKED_IN.read_bytes() == openapi.encoded(), f"write it again: {WRITE}"
 
 

@@ -115,7 +115,7 @@ async def test_runs_and_waits_behind_those_of_others_are_all_listed(lists: Lists
     assert counted.data == {"count": OWN}
 
 
-async def test_queued_runs_and_events_behind_those_of_others_are_all_listed(lists: Lists):
+async def test_runs_and_events_behind_others_are_all_listed(lists: Lists):
     client = lists.client
     await client.limits.pause()
     ids: list[str] = []

@@ -230,7 +230,7 @@ async def test_no_answer_names_the_other_tenant(two: Two):
                 assert name not in answer.text, (route.name, run, name, answer.text)
 
 
-async def test_no_page_names_the_other_tenant_or_changes_what_all_share(two: Two):
+async def test_no_page_names_another_tenant_or_changes_shared(two: Two):
     """Every page of the UI: refused, or without a name of the other. A new page is refused until it says more."""
     own, other = two.acme, two.globex
     headers = {"authorization": f"Bearer {own.token}"}

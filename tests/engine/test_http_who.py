@@ -197,7 +197,7 @@ async def _change(asked: Asked, name: str) -> None:
             raise AssertionError(f"there is no change of {name} here: add one")
 
 
-async def test_every_change_by_an_operator_is_recorded_with_the_name_of_the_token(asked: Asked):
+async def test_changes_are_recorded_with_the_tokens_name(asked: Asked):
     changing = [each.name for each in TABLE if each.method != "GET"]
     missing: list[str] = []
     for name in changing:

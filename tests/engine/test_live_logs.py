@@ -18,13 +18,6 @@ HIDDEN = "hunter2-hunter2"
 ALL_TRANSPORTS = "long"
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    if request.param == "postgres":
-        return request.getfixturevalue("postgres_url")
-    return tmp_path / "locktender.db"
-
-
 @pytest.fixture(autouse=True)
 def _hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HG_LIVE_TOKEN", HIDDEN)
@@ -50,13 +43,13 @@ def test_lines_are_stored_while_the_body_runs(engine: Client, flow: Any, tmp_pat
     assert messages(run) == [first.message, "last line"]
 
 
-def test_lines_are_followed_on_both_stores(anywhere: Any, tmp_path: Path):
-    with embedded(anywhere) as client:
+def test_lines_are_followed_on_both_stores(store_url: str, tmp_path: Path):
+    with embedded(store_url) as client:
         run = client.submit(steps.by_loop, str(tmp_path), "x")
         eventually(lambda: messages(run) == ["first line, with x"])
         (tmp_path / "gate").touch()
         run.result("90s")
-        said = locktender("runs", "logs", run.id, "--follow", "--url", str(anywhere), cwd=tmp_path)
+        said = locktender("runs", "logs", run.id, "--follow", "--url", str(store_url), cwd=tmp_path)
         assert said.code == 0, said.err
         texts = [line.split("on_loop ")[1] for line in said.out.splitlines()]
         assert texts == ["first line, with x", "last line"]

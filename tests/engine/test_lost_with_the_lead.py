@@ -48,7 +48,7 @@ async def test_it_leaves_when_the_term_is_over(tmp_path: Path):
     await core.close()
 
 
-async def test_it_is_closed_once_if_its_process_ends_while_it_joins_again(
+async def test_it_is_closed_once_if_it_ends_while_joining_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     settings = Settings(url=str(tmp_path / "locktender.db"), work_dir=str(tmp_path / "work"))

@@ -28,7 +28,7 @@ def waits_for_one() -> int:
     return told(wait_event("go"))
 
 
-async def test_an_event_is_delivered_once_however_the_leader_learns_of_it(postgres_url: str):
+async def test_an_event_read_in_two_ways_is_delivered_once(postgres_url: str):
     """First by the notification alone, then by the history alone, then by both."""
     by = {"history": True, "notification": True}
     async with (

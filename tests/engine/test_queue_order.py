@@ -25,7 +25,7 @@ def in_order(n: int) -> int:
     return passed_on(n)
 
 
-async def test_d8_a_run_named_by_a_notification_waits_for_those_in_the_history(postgres_url: str):
+async def test_d8_a_notified_run_waits_for_older_ones(postgres_url: str):
     """The leader reads; then two runs come, and only the second is named to it."""
     async with (
         process(postgres_url, lead=True, work=True, max_concurrent_runs=1) as (_, engine),

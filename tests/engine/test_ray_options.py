@@ -61,7 +61,7 @@ def test_wrong_options_are_refused(options: dict[str, Any], says: str):
         provisioner_of(settings)
 
 
-def test_all_servers_of_a_store_have_one_namespace_and_no_other_store_has_it():
+def test_each_store_has_a_namespace_of_its_own():
     def names(*urls: str) -> list[str]:
         return [store_hash(load(overrides={"url": url})) for url in urls]
 

@@ -158,9 +158,9 @@ async def _await(opening: Any) -> Any:
     [
         ("http://flows.example.org", "for this machine alone"),
         ("https://ann:sesame@flows.example.org", "no user and password"),
-        ("https://", "no address of a server"),
-        ("https://flows.example.org?x=1", "no address of a server"),
-        ("https://flows.example.org:99999", "no address"),
+        ("https://", "not the address of a server"),
+        ("https://flows.example.org?x=1", "not the address of a server"),
+        ("https://flows.example.org:99999", "not an address"),
     ],
 )
 def test_addresses_that_are_none_are_refused(url: str, said: str):
@@ -284,7 +284,7 @@ def proxy(address: str) -> Iterator[HttpProxy]:
         yield made
 
 
-def test_a_submission_whose_answer_is_lost_is_repeated_and_makes_one_run(proxy: HttpProxy):
+def test_a_repeated_submission_makes_one_run(proxy: HttpProxy):
     with connect(proxy.url) as client:
         proxy.only, proxy.lose = "POST /api/v1/runs", 2
         run = client.submit(flows.waits, 1)
@@ -298,7 +298,7 @@ def test_a_submission_whose_answer_is_lost_is_repeated_and_makes_one_run(proxy: 
         assert run.id < min(each.id for each in several)
 
 
-def test_reads_are_repeated_and_changes_only_where_twice_is_as_once(proxy: HttpProxy):
+def test_only_reads_and_idempotent_changes_are_repeated(proxy: HttpProxy):
     with connect(proxy.url) as client:
         proxy.only, proxy.lose = "GET", 1
         assert client.pools.list() == []

@@ -140,7 +140,7 @@ def approval() -> Any:
     return wait_event("approved", timeout="2d")
 
 
-def test_why_of_a_scheduled_run_speaks_in_the_zone_of_its_schedule(engine: Client):
+def test_why_of_a_scheduled_run_uses_its_zone(engine: Client):
     engine.schedules.set("s", approval, cron="0 3 * * 1-5", tz="Europe/Berlin")
     run = engine.schedules.run_now("s")
     eventually(lambda: run.status() is RunState.WAITING)
@@ -203,7 +203,7 @@ def test_a_schedule_that_cannot_be_read_stops_no_other(
         db.execute("UPDATE schedule SET state = ? WHERE name = 'state'", [b"[]"])
     assert outcomes(ticking("well", 1, "3602s")) == ["ran"]
     for name in ("args", "spec", "state"):
-        assert f"schedule {name} cannot be decided on" in caplog.text
+        assert f"failed to decide on schedule {name}" in caplog.text
     # They are shown, and nothing but a new setting or a deletion changes them.
     shown = {each.name: each.why for each in engine.schedules.list()}
     assert shown["spec"].startswith("it cannot be read: ")
@@ -310,7 +310,7 @@ async def test_a_schedule_is_set_again_when_the_answer_was_lost(
         assert len(await client.schedules.history("s")) == 2
 
 
-def test_a_declared_schedule_that_cannot_be_is_refused_where_it_is_written():
+def test_a_wrong_declared_schedule_is_refused_at_its_line():
     with pytest.raises(InvalidInput, match="time zone"):
         flow(name="x", schedule={"cron": "0 3 * * *", "tz": "Mars"})(lambda: None)
     with pytest.raises((InvalidFlow, InvalidInput), match="schedule"):

@@ -86,7 +86,7 @@ def lose_slots(engine: Client, path: Path) -> None:
         assert held.lost.wait(60)
 
 
-def test_slots_that_were_lost_are_free_when_their_block_has_ended(tmp_path: Path):
+def test_lost_slots_are_free_when_their_block_has_ended(tmp_path: Path):
     """Though the process lives: nothing in it relies on them any more."""
     path = tmp_path / "locktender.db"
     with embedded(path, worker_lease="10m", leader_lease="10m") as engine:

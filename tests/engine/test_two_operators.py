@@ -14,15 +14,8 @@ from locktender import Client, LimitChanged, connect, embedded
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    if request.param == "postgres":
-        return request.getfixturevalue("postgres_url")
-    return tmp_path / "locktender.db"
-
-
-def test_changes_of_one_limit_at_once_are_all_in_force(anywhere: Any, tmp_path: Path):
-    with embedded(anywhere), connect(anywhere) as one, connect(anywhere) as other:
+def test_changes_of_one_limit_at_once_are_all_in_force(store_url: str, tmp_path: Path):
+    with embedded(store_url), connect(store_url) as one, connect(store_url) as other:
         one.pools.set("db", 4)
 
         def both(first: Any, second: Any) -> None:
@@ -43,8 +36,8 @@ def test_changes_of_one_limit_at_once_are_all_in_force(anywhere: Any, tmp_path: 
             assert f"beta={n}" in fair.value.replace(" ", "").replace("×", "="), fair
 
 
-def test_of_two_that_saw_the_same_limit_one_is_refused(anywhere: Any, tmp_path: Path):
-    with embedded(anywhere), connect(anywhere) as one, connect(anywhere) as other:
+def test_of_two_that_saw_the_same_limit_one_is_refused(store_url: str, tmp_path: Path):
+    with embedded(store_url), connect(store_url) as one, connect(store_url) as other:
         one.pools.set("db", 4)
 
         def raised(client: Client, to: int) -> bool:
@@ -66,9 +59,9 @@ def test_of_two_that_saw_the_same_limit_one_is_refused(anywhere: Any, tmp_path: 
         one.pools.set("api[*]", 3)
         one.pools.set("api[acme]", 5, expected=3)
         refused = locktender(
-            "pools", "set", "db", "9", "--if", "4", "--url", str(anywhere), cwd=tmp_path
+            "pools", "set", "db", "9", "--if", "4", "--url", str(store_url), cwd=tmp_path
         )
         assert refused.code == 1
         assert "it was changed meanwhile" in refused.err
-        args = ("limits", "set", "max_concurrent_runs", "3", "--if", "7", "--url", str(anywhere))
+        args = ("limits", "set", "max_concurrent_runs", "3", "--if", "7", "--url", str(store_url))
         assert locktender(*args, cwd=tmp_path).code == 0

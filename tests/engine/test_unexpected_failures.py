@@ -156,7 +156,7 @@ async def test_a_listener_that_fails_is_replaced(
         assert await (await engine.submit(doubled, 4)).result("60s") == 8
 
 
-async def test_a_step_of_the_controller_that_fails_is_followed_by_another(
+async def test_the_controller_goes_on_after_a_failed_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     fault = Fault(monkeypatch, ProvisionController, "_store_result")

@@ -64,7 +64,7 @@ def test_a_failure_says_its_type_once(kind: str):
     assert Failure("ValueError", "no").text() == "ValueError: no"
 
 
-def test_every_waiter_has_its_reason_and_a_changed_limit_changes_it(engine: Client):
+def test_each_waiter_has_a_reason_that_follows_the_limit(engine: Client):
     engine.pools.set("db", limit=1)
     run = engine.submit(holds, 4)
 
@@ -126,7 +126,7 @@ def test_a_task_that_has_ended_is_called_by_the_name_of_its_step(engine: Client)
     assert "(hold) is completed" in str(engine.why(first.id))
 
 
-def test_the_text_of_why_has_estimates_of_steps_and_stalls_without_wrong_times():
+def test_why_has_estimates_and_no_wrong_times():
     holder = Holder("r1", 7, "use", 1, NOW - 30_000_000, "w", stalled=True)
     basis = "1st of 1 for pool db, median hold 5s over the last 9"
     full = Reason(

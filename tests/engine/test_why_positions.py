@@ -15,12 +15,9 @@ from locktender.observe import rebuilt
 pytest_plugins = ["locktender.testing.postgres"]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield str(tmp_path / "locktender.db")
-    else:
-        yield request.getfixturevalue("postgres_url")
+@pytest.fixture
+def url(store_url: str) -> str:
+    return store_url
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def test_only_a_certain_jump_counts():
     assert watch.saw(4_004 * SECOND, 3_903 * SECOND, 3_903 * SECOND) == -30 * SECOND
 
 
-def test_a_leader_that_was_paused_between_question_and_answer_saw_no_jump():
+def test_a_leader_paused_while_it_asks_sees_no_jump():
     watch = ClockWatch()
     watch.saw(100 * SECOND, 50 * SECOND, 50 * SECOND)
     assert watch.saw(101 * SECOND, 51 * SECOND, 60 * SECOND) == 0  # answered at once, seen late
@@ -114,7 +114,7 @@ def test_the_deadline_of_a_held_run_moves_with_the_clock(by: int):
     assert ended_at(lead, range(now, now + 60 * SECOND, SECOND)) == now + 10 * SECOND
 
 
-def test_a_new_leader_bounds_the_deadline_of_a_held_run_by_a_clock_set_back():
+def test_a_new_leader_bounds_deadlines_of_held_runs():
     now = 10_000 * SECOND
     row = run_row(state=RunState.HELD, queued_at=now, deadline_at=now + 10 * SECOND)
     now -= 3_600 * SECOND

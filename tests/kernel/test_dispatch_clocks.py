@@ -166,7 +166,7 @@ def test_b7_a_paused_run_does_not_share_the_clock_of_its_lane():
     assert min(clocks[2]) >= resumed
 
 
-def test_b7_items_that_their_pool_would_not_let_pass_have_no_clock():
+def test_b7_items_blocked_by_their_pool_have_no_clock():
     room = 2 * FIRST_TASKS
     limits = Limits(pools={"wide": PoolRule(limit=room)})
     scheduler = waiting(IN_POOL, 3 * FIRST_TASKS, limits)

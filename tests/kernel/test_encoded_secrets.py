@@ -53,7 +53,7 @@ def test_an_encoded_secret_is_refused(value: Any):
 
 @pytest.mark.parametrize("raw", [b"", b"{oops", b"NaN", b'"\xff"', b"1 2", rb'"\ud800"'])
 def test_a_raw_that_is_no_json_is_refused(raw: bytes):
-    with pytest.raises(Unserialisable, match=r"order\.a is a msgspec.Raw that is no JSON"):
+    with pytest.raises(Unserialisable, match=r"order\.a is a msgspec.Raw that is not JSON"):
         codec.encode({"a": msgspec.Raw(raw)}, "order")
 
 

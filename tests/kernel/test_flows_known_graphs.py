@@ -103,7 +103,7 @@ def test_a_way_keeps_no_graphs_of_its_own(monkeypatch: pytest.MonkeyPatch):
 
     assert known.size <= 100_000
     ends: list[Any] = []
-    places = [chain.definition.ways.start]
+    places = [chain.definition.trace_cache.start]
     while places:
         place = places.pop()
         places += place._next  # pyright: ignore[reportPrivateUsage]

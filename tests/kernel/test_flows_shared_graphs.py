@@ -13,7 +13,7 @@ from locktender.base.graph import Const, Graph, Output, Param, PoolNeed
 from locktender.flows.flows import Flow, flow
 from locktender.flows.steps import step
 from locktender.flows.trace import Traced, trace
-from locktender.flows.ways import MOST_BRANCHES, MOST_PLACES, Ways
+from locktender.flows.trace_cache import MOST_BRANCHES, MOST_PLACES, TraceCache
 
 
 @step
@@ -92,8 +92,8 @@ def body(n: int, program: list[Op]) -> Any:
     return made[-1] if made and n % 2 else made
 
 
-plain = flow(name="ways-plain")(body)
-chained = flow(name="ways-chained", sequential=True, on_failure=tidy)(body)
+plain = flow(name="trace_cache-plain")(body)
+chained = flow(name="trace_cache-chained", sequential=True, on_failure=tidy)(body)
 
 WORDS = [
     "param", "const", "named", "earlier", "part", "list", "map", "after", "when", "retries",
@@ -119,15 +119,15 @@ def test_a_run_of_a_known_graph_is_traced_like_the_first(
     for args in [*calls, *calls]:
         known = outcome(traced, args)
 
-        ways, traced.definition.ways = traced.definition.ways, Ways()
+        trace_cache, traced.definition.trace_cache = traced.definition.trace_cache, TraceCache()
         first = outcome(traced, args)
-        traced.definition.ways = ways
+        traced.definition.trace_cache = trace_cache
 
         assert known == first
 
 
 def places(traced: Flow[..., Any]) -> int:
-    return traced.definition.ways.places
+    return traced.definition.trace_cache.places
 
 
 def test_runs_share_one_graph_and_have_their_own_values():
@@ -231,7 +231,7 @@ def test_the_default_in_a_pools_key_is_a_value_of_every_run():
 
 
 def test_a_redefined_step_is_refused_in_a_known_graph():
-    @step(name="ways-defined-again")
+    @step(name="trace_cache-defined-again")
     def again(x: int) -> int: ...
 
     @flow
@@ -240,7 +240,7 @@ def test_a_redefined_step_is_refused_in_a_known_graph():
 
     trace(shape, (1,))
 
-    @step(name="ways-defined-again")
+    @step(name="trace_cache-defined-again")
     def newer(x: int) -> int: ...  # pyright: ignore[reportUnusedFunction]
 
     with pytest.raises(InvalidFlow, match="defined again"):

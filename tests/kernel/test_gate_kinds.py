@@ -35,6 +35,13 @@ def test_a_kind_that_lacks_its_parts_is_refused():
     assert "gate kind 'budget' has no scenario" in done.stderr
 
 
+def test_a_kind_of_tasks_that_the_checker_does_not_know_is_refused():
+    done = run_check(
+        "from locktender.kernel.explain import TASK_TEXTS; TASK_TEXTS['budget'] = TASK_TEXTS['pool']"
+    )
+    assert "gate kind 'budget' is not in TASK_GATES" in done.stderr
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_tasks_wait_at_the_gate_of_this_kind_and_are_told_so(kind: str):
     sim = GATE_SCENARIOS[kind].world()

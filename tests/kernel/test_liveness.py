@@ -32,7 +32,7 @@ def test_a_lease_passes_by_the_leaders_clock_alone():
     assert dead == ("w", NOW + 5 * SECOND, LEASE_PASSED)
 
 
-def test_a_new_leader_passes_over_a_late_worker_and_gives_it_a_whole_lease():
+def test_a_new_leader_gives_a_late_worker_a_whole_lease():
     watch = LeaseWatch(GRACE)
     for steady in (7, 7 + LEASE - 1):
         judged = watch.judge([life(NOW)], NOW + 30 * SECOND, steady)
@@ -41,7 +41,7 @@ def test_a_new_leader_passes_over_a_late_worker_and_gives_it_a_whole_lease():
     assert watch.judge([life(NOW + 31 * SECOND)], NOW + 30 * SECOND, 8 + LEASE).stalled == {}
 
 
-def test_a_worker_whose_process_lives_is_stalled_until_the_grace_is_over():
+def test_a_live_process_is_stalled_until_the_grace_ends():
     watch = LeaseWatch(GRACE)
     assert watch.judge([life(proof="held")], NOW, 0).stalled == {}
     for steady in (LEASE, LEASE + GRACE - 1):
@@ -57,7 +57,7 @@ def test_a_process_known_to_be_dead_is_lost_at_once():
     assert watch.judge([life(proof="gone")], NOW, 1).dead[0].reason == PROCESS_DIED
 
 
-def test_a_proof_that_was_lost_after_the_lease_has_a_moment_to_come_back():
+def test_a_lost_proof_of_life_may_come_back_for_a_moment():
     """A worker that wakes up connects again before it renews."""
     watch = LeaseWatch(GRACE)
     watch.judge([life(proof="held")], NOW, 0)
@@ -136,7 +136,7 @@ def test_an_offer_to_a_stalled_worker_is_a_violation():
 
 @pytest.mark.parametrize("by", [30 * SECOND, -30 * SECOND])
 @pytest.mark.parametrize("proof", [True, False])
-def test_a_clock_that_is_set_loses_nobody_also_when_the_leader_changes(by: int, proof: bool):
+def test_a_set_clock_loses_no_worker_under_any_leader(by: int, proof: bool):
     made = crowd(proof=proof)
     made.plan(3 * SECOND, lambda: made.jump_clock(by))
     made.plan(3 * SECOND, made.kill_leader)
@@ -148,7 +148,7 @@ def test_a_clock_that_is_set_loses_nobody_also_when_the_leader_changes(by: int, 
 
 
 @pytest.mark.parametrize("by", [30 * SECOND, -30 * SECOND])
-def test_a_dead_worker_is_found_in_one_lease_whatever_the_clock_does(by: int):
+def test_a_dead_worker_is_found_in_one_lease_by_any_clock(by: int):
     made = crowd(proof=False)
     made.plan(3 * SECOND, lambda: made.kill_worker(holder(made)))
     made.plan(4 * SECOND, lambda: made.jump_clock(by))

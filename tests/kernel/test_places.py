@@ -96,7 +96,7 @@ def test_f2_a_tags_limit_is_not_used_up_either():
     assert ended(sim, "plain") == 1
 
 
-def test_f2_when_a_worker_comes_they_pass_the_gates_again_in_their_first_order():
+def test_f2_with_a_worker_they_pass_gates_in_first_order():
     sim = world(rules=TWO, took=100 * MILLISECOND)
     first = [sim.submit(ON_GPU, priority=priority) for priority in (0, 5, 0, 5)]
     sim.run(until=sim.now + SECOND)
@@ -174,7 +174,7 @@ def test_f2_the_next_leader_knows_who_has_no_place():
     assert runs_at_once(sim) == 2
 
 
-def test_f2_the_dispatch_deadline_and_a_cancel_end_runs_without_a_place():
+def test_f2_deadline_and_cancel_end_runs_without_a_place():
     sim = world(rules=TWO, defaults=Defaults(dispatch_deadline_us=5 * SECOND))
     late, cancelled = sim.submit(ON_GPU), sim.submit(ON_GPU, dispatch_deadline=60 * SECOND)
     assert late is not None

@@ -130,7 +130,7 @@ def test_a_strangers_pipe_or_huge_file_above_stops_nobody(
 
 def test_a_settings_file_that_is_no_file_is_refused(tmp_path: Path):
     os.mkfifo(tmp_path / "locktender.toml")
-    with pytest.raises(InvalidSettings, match="no regular file"):
+    with pytest.raises(InvalidSettings, match="not a regular file"):
         load(tmp_path)
 
 

@@ -43,7 +43,7 @@ def test_f1_each_unanswered_offer_doubles_the_pause():
         now = until
     assert pauses[:3] == [FIRST_PAUSE_US, 2 * FIRST_PAUSE_US, 4 * FIRST_PAUSE_US]
     assert pauses[-1] == MAX_PAUSE_US
-    on.heard("w")
+    on.clear_silence("w")
     assert worker.room("async")[1] == ""
     assert on.silences() == []
 
@@ -85,7 +85,7 @@ def test_f1_the_clock_goes_on_under_the_next_leader():
     assert sim.model.workers["w0"].unanswered >= 2
 
 
-def test_f1_a_task_that_a_silent_worker_is_offered_counts_in_demand():
+def test_f1_a_task_offered_in_vain_counts_in_demand():
     sim = world()
     sim.workers["w0"].deaf = True
     sim.submit(graph(step()))
@@ -136,5 +136,5 @@ def test_f1_a_worker_that_declines_is_not_silent():
     on = WorkerSet()
     worker = on.put(worker_row("w"))
     on.left_unanswered("w", 0, TTL)
-    on.heard("w")
+    on.clear_silence("w")
     assert (worker.unanswered, worker.passed_over) == (0, False)

@@ -57,7 +57,7 @@ def test_the_second_run_takes_every_result_and_starts_nothing(local: bool):
     assert world.model.runs[first].output == world.model.runs[second].output
 
 
-def test_a_leader_that_dies_between_any_two_commits_changes_no_result():
+def test_a_leader_dead_between_commits_changes_no_result():
     for at in range(0, 60, 2):
         world = made()
         first = submit(world, flow())
@@ -84,7 +84,7 @@ def test_a_result_is_taken_until_its_time_and_not_after():
     assert [hits(world, run) for run in runs] == [4, 0]
 
 
-def test_what_is_cleared_is_not_taken_and_what_ends_then_not_kept():
+def test_a_cleared_result_is_not_taken_nor_kept_again():
     world = made()
     submit(world, flow())
     settled(world)
@@ -150,7 +150,7 @@ def test_random_worlds_with_cached_steps_keep_every_promise(seed: int):
     settled(world)
 
 
-def test_a_traced_graph_finds_its_computed_keys_behind_the_tracing_step():
+def test_a_traced_graph_finds_its_computed_keys():
     keyed = step("main", cache=CacheRule(SECOND, key=0))
     traced = TracedFlow(graph(step("main.key"), keyed), {}, [])
     unfolded, _ = unfold(tracing_graph("flow", ()), traced)

@@ -52,7 +52,7 @@ def ended(world: SimWorld, run: int) -> tuple[str, bytes | None]:
     return world.model.runs[run].state, world.model.runs[run].output
 
 
-def test_g4_an_event_ends_a_wait_whoever_leads_and_its_run_held_no_place():
+def test_g4_an_event_ends_a_wait_under_any_leader():
     world = made()
     runs = [submit(world) for _ in range(3)]
     world.plan(SECOND, world.lead)
@@ -94,7 +94,7 @@ def test_a_wait_times_out_with_its_default_or_fails():
     assert b"event_timeout" in (world.model.runs[other].error or b"")
 
 
-def test_g4_the_timeout_the_cancel_and_the_event_have_one_outcome():
+def test_g4_timeout_cancel_and_event_have_one_outcome():
     for at in range(59_998, 60_004):
         for cancels in (False, True):
             world = made()
@@ -165,7 +165,7 @@ def sent_to_a_topic(world: SimWorld) -> None:
 
 
 @pytest.mark.parametrize("begin", [approved_in_time, timed_out, sent_before, sent_to_a_topic])
-def test_g4_a_leader_that_is_lost_behind_any_commit_changes_nothing(
+def test_g4_a_leader_lost_after_a_commit_changes_nothing(
     begin: Callable[[SimWorld], None],
 ):
     def outcome(lost_at: int | None) -> tuple[SimWorld, list[tuple[str, bytes | None]]]:

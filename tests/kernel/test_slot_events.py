@@ -37,7 +37,7 @@ def test_an_end_gives_back_the_slots(end: str, change: str):
     assert (found, event.after, event.data["released"]) == (change, end, {"db": 2})
 
 
-def test_the_last_renewal_of_held_slots_is_an_event_that_ends_no_attempt():
+def test_the_last_renewal_of_slots_ends_no_attempt():
     found = list(slot_events(told(CLAIMED, RUNNING), ()))
     [(event, change)] = renewals(found, [WorkerLife("w", 1_000, 100, "held")])
     assert (change, event.subject, event.before, event.after) == ("renewed", "slot", "", "renewed")

@@ -101,7 +101,7 @@ def test_a_flow_whose_code_is_elsewhere_is_submitted_by_name(cluster: Cluster):
     ]
 
 
-def test_i1_a_killed_server_asked_again_by_key_submits_nothing_twice(cluster: Cluster):
+def test_i1_a_killed_server_submits_nothing_twice_by_key(cluster: Cluster):
     """Twelve clients, two servers in turns; each server is killed while they submit."""
     cluster.worker(STEPS).ready()
     servers = [cluster.server().ready() for _ in range(2)]
@@ -154,7 +154,7 @@ def test_i1_a_killed_server_asked_again_by_key_submits_nothing_twice(cluster: Cl
 
 
 @pytest.mark.long
-def test_a_client_of_two_servers_that_are_killed_submits_nothing_twice(cluster: Cluster):
+def test_a_client_of_two_killed_servers_submits_once(cluster: Cluster):
     """Six threads of one Python client, by a proxy that takes turns; each server is killed while they submit."""
     cluster.worker(STEPS).ready()
     servers = [cluster.server().ready() for _ in range(2)]

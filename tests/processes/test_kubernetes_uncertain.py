@@ -148,7 +148,7 @@ async def test_a_job_that_exists_and_cannot_be_read_counts(
         await jobs.request(1, {}, "", [NAME])
 
 
-async def test_a_job_that_was_deleted_between_409_and_the_read_does_not_count(
+async def test_a_job_deleted_after_a_409_does_not_count(
     cluster: FakeCluster, jobs: KubernetesProvisioner
 ):
     cluster.creates = ["lost"]
@@ -168,7 +168,7 @@ async def test_a_creation_that_answers_503_and_was_carried_out(
     assert len(cluster.created) == 1
 
 
-async def test_a_repeated_creation_that_is_refused_says_nothing_of_the_first(
+async def test_a_refused_repeat_says_nothing_of_the_first_try(
     cluster: FakeCluster, jobs: KubernetesProvisioner
 ):
     cluster.answers += [

@@ -36,7 +36,7 @@ def test_f4_runs_one_by_one_fill_a_workers_last_permits(
     fill(cluster.client(), overlap, tmp_path / "latch")
 
 
-def test_f4_runs_one_by_one_fill_an_embedded_engines_last_permits(
+def test_f4_single_runs_fill_an_engines_last_permits(
     store_url: str, overlap: Overlap, tmp_path: Path
 ):
     with embedded(store_url, async_permits=PERMITS, work_dir=str(tmp_path)) as engine:

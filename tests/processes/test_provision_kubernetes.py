@@ -368,7 +368,7 @@ async def test_ended_jobs_are_swept(cluster: FakeCluster, monkeypatch: pytest.Mo
     [
         ({"secret": None}, "secret"),
         ({"image": ""}, "image is not set"),
-        ({"api_server": "ftp://x"}, "api_server is no url"),
+        ({"api_server": "ftp://x"}, "api_server is not a url"),
         ({"api_server": ""}, "runs in no pod"),
         ({"owner": "pod/x"}, "owner names a kind"),
         ({"template": "no-such-file.json"}, "failed to read"),

@@ -237,7 +237,7 @@ def test_labels_become_resources_of_the_nodes(scene: Scene):
     large.cancel()
 
 
-def test_b6_b8_b9_workers_are_bounded_though_a_leader_and_a_node_die(
+def test_b6_b8_b9_workers_are_bounded_when_nodes_die(
     scene: Scene, overlap: Overlap, workers: WorkerRecords, tmp_path: Path
 ):
     """Never more than may be, no actor and no process left at the end."""

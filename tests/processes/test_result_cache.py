@@ -38,9 +38,7 @@ def test_a_hit_needs_no_worker_and_survives_a_killed_leader(cluster: Cluster, ov
 
 
 @pytest.mark.long
-def test_an_attempt_of_a_killed_worker_is_made_again_and_then_kept(
-    cluster: Cluster, tmp_path: Path
-):
+def test_a_killed_workers_attempt_is_repeated_and_kept(cluster: Cluster, tmp_path: Path):
     cluster.server(**KEPT).ready()
     worker = cluster.worker(STEPS_FILE, **KEPT).ready()
     client = cluster.client()

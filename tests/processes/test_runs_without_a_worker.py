@@ -19,9 +19,7 @@ steps: Any = load(source(STEPS_FILE))
 TIMEOUT = "90s"
 
 
-def test_f2_ten_runs_without_a_worker_keep_nobody_from_an_idle_one(
-    cluster: Cluster, overlap: Overlap
-):
+def test_f2_ten_runs_without_a_worker_block_no_other(cluster: Cluster, overlap: Overlap):
     server = cluster.server(**KEPT).ready()
     cluster.worker(STEPS_FILE, **KEPT).ready()
     client = cluster.client()

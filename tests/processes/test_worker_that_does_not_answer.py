@@ -38,7 +38,7 @@ def silence(node: ClusterNode, latch: Path) -> None:
     eventually(latch.with_suffix(".blocked").exists, timeout=60)
 
 
-def test_f1_a_silent_worker_is_passed_over_and_another_is_spawned(
+def test_f1_a_silent_worker_is_replaced_by_a_new_one(
     cluster: Cluster, overlap: Overlap, latch: Path
 ):
     worker = cluster.worker(STEPS_FILE, **KEPT).ready()
@@ -94,9 +94,7 @@ def test_f1_the_dispatch_deadline_fires_while_the_lease_is_kept(
     eventually(lambda: client.workers.get(known.id).unanswered == 0, timeout=60)
 
 
-def test_f1_the_dispatch_deadline_fires_before_the_lease_of_a_dead_worker_ends(
-    cluster: Cluster, overlap: Overlap
-):
+def test_f1_the_dispatch_deadline_ends_before_the_lease(cluster: Cluster, overlap: Overlap):
     """With a lease of ten minutes nobody knows that it is dead; on SQLite its lock tells."""
     worker = cluster.worker(STEPS_FILE, **KEPT).ready()
     cluster.server(**KEPT).ready()

@@ -101,7 +101,7 @@ def test_h3_time_at_each_kind_of_gate_is_charged_to_it(kind: str):
 
 
 @pytest.mark.parametrize("kind", ["run", "window", "pool", "rate", "worker"])
-def test_h4_every_wait_is_an_event_when_it_begins_without_one_per_waiter(kind: str):
+def test_h4_each_lane_that_waits_has_one_event(kind: str):
     scenario = GATE_SCENARIOS[kind]
     sim = scenario.world()
     items = list(range(300))
@@ -141,7 +141,7 @@ def charged_for(sim: SimWorld, run: int) -> tuple[int, dict[int, int]]:
     return whole, to
 
 
-def test_h3_a_wait_for_workers_is_charged_to_those_on_the_workers_that_fit():
+def test_h3_a_wait_is_charged_to_holders_of_fitting_workers():
     sim = world(took=1_000_000, workers=0)
     sim.add_worker("gpu", {"thread": 4, "async": 4}, labels={"gpu": "yes"})
     sim.add_worker("plain", {"thread": 8})

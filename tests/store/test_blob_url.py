@@ -142,7 +142,7 @@ def test_nothing_is_left_of_values_in_files(tmp_path: Path, monkeypatch: pytest.
     assert place.get(digest) == LARGE
 
 
-def test_a_value_stored_again_survives_the_sweep_of_its_old_object(url: str):
+def test_a_value_stored_again_survives_the_old_ones_sweep(url: str):
     """The sweep has decided by the old object; it is stored again before that is removed."""
     digest = BlobPlace(url).put(LARGE)
     now = SystemClock().now()

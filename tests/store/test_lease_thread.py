@@ -184,7 +184,7 @@ async def give_up(leases: LeaseThread) -> None:
     await end_tasks([asking])
 
 
-async def test_a_caller_that_gives_up_while_the_thread_starts_spoils_nothing(slow: LeaseThread):
+async def test_a_caller_that_gives_up_early_breaks_nothing(slow: LeaseThread):
     await give_up(slow)
     lease = Counted()
     asking = asyncio.create_task(slow.add(lease))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import locktender.store as stores
 from locktender.store.sql import FEW_ROWS, MAX_ROWS, Statements, chunks, parse, read
 from locktender.store.sqlite.opening import MIGRATIONS, split
 from locktender.store.sqlite.session import SQL
@@ -137,3 +138,22 @@ def test_no_index_mentions_a_tasks_state(db: sqlite3.Connection) -> None:
 def test_no_statement_for_sqlite_has_numbered_parameters():
     """Python 3.12.0 to 3.12.3 takes them for named ones, which need a mapping."""
     assert [name for name in SQL.names if re.search(r"\?\d", SQL.text(name))] == []
+
+
+def test_every_statement_is_used() -> None:
+    store = Path(stores.__file__).parent
+    code = "\n".join(path.read_text(encoding="utf-8") for path in store.rglob("*.py"))
+    families = tuple(set(re.findall(r'f"(\w+_)\{', code)))
+    files = store.rglob("*.sql")
+    names = {
+        name
+        for path in files
+        for name in re.findall(r"^-- name: *(\w+)", path.read_text("utf-8"), re.MULTILINE)
+    }
+    unused = {
+        name
+        for name in names
+        if not re.search(rf"\b{name}\b", code) and not f"{name}_".startswith(families)
+    }
+    assert len(names) > 300
+    assert not unused

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -28,23 +27,7 @@ from locktender.testing.postgres_server import connected
 pytest_plugins = ["locktender.testing.postgres"]
 
 
-@pytest.fixture
-async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(postgres_url)
-    await store.open()
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-async def other(postgres_url: str) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(postgres_url)
-    await store.open()
-    yield store
-    await store.close()
-
-
-async def test_a_follower_passes_a_transaction_in_flight_and_finds_it_later(
+async def test_a_follower_finds_a_late_transaction_later(
     postgres_url: str, store: PostgresStore
 ) -> None:
     """By numbers it would read the second and lose the first, or wait for it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -25,14 +24,6 @@ WRITE = (
     " SELECT locktender.event_base() + n, 1, 0, 0, $1, $2::bigint + n, '[]'"
     " FROM generate_series(0, $3::int - 1) n"
 )
-
-
-@pytest.fixture
-async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(postgres_url)
-    await store.open()
-    yield store
-    await store.close()
 
 
 class Writer:
@@ -155,7 +146,7 @@ async def test_one_run_is_followed(store: PostgresStore) -> None:
 # -- transactions of others
 
 
-async def test_a_foreign_transaction_in_another_database_holds_nobody_up(
+async def test_another_databases_transaction_delays_no_reader(
     postgres_server: str, postgres_template: str, store: PostgresStore
 ) -> None:
     with copy_of(postgres_server, postgres_template) as elsewhere:

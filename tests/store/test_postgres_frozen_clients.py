@@ -45,14 +45,6 @@ INSIDE = (
 COPIED = "SELECT bytes_processed FROM pg_stat_progress_copy WHERE datname = current_database()"
 
 
-@pytest.fixture
-async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(postgres_url)
-    await store.open()
-    yield store
-    await store.close()
-
-
 @asynccontextmanager
 async def copying(url: str, rows: Callable[[], AsyncIterator[bytes]]) -> AsyncGenerator[Any]:
     """A client inside of a copy that it began alone among submitters; the task that copies."""
@@ -107,7 +99,7 @@ async def test_a_client_that_stands_still_inside_a_copy_is_ended(
                 await asyncio.sleep(0.1)
         assert time.monotonic() - began >= stuck.STUCK_AFTER_US / SECOND - 0.5
         assert (await waiting).outcome == "created"
-    [said] = [each.getMessage() for each in caplog.records if "stood still" in each.getMessage()]
+    [said] = [each.getMessage() for each in caplog.records if "was frozen" in each.getMessage()]
     assert 'COPY "locktender"."event"' in said
 
 

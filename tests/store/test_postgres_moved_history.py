@@ -117,7 +117,7 @@ async def test_raising_the_offset_waits_for_writers(postgres_url: str) -> None:
         await store.close()
 
 
-async def test_limits_remembered_of_a_lost_part_of_the_history_do_not_hold(
+async def test_limits_of_a_lost_part_of_the_history_do_not_hold(
     postgres_url: str,
 ) -> None:
     """A dump is restored under the feet of a process that knows limits of more changes than it has."""

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
+from contextlib import AbstractAsyncContextManager
 
-import pytest
+from tests.support.store_children import Child, child_of
 
 from locktender.store.postgres import PostgresStore
 from locktender.store.protocol import RunFilter, Withdraw
@@ -21,57 +16,20 @@ from locktender.testing.postgres_server import connected
 
 pytest_plugins = ["locktender.testing.postgres"]
 ROUNDS = 40
-CHILD = Path(__file__).parents[1] / "support" / "postgres_child.py"
 
 
-class Child:
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-
-    async def hear(self) -> dict[str, Any]:
-        """The next line it says."""
-        assert self.process.stdout is not None
-        line = await asyncio.wait_for(self.process.stdout.readline(), 60)
-        assert line, "the child ended without a word"
-        return json.loads(line)
-
-    def tell(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(b"go\n")
-
-
-@asynccontextmanager
-async def child(url: str, verb: str, argument: object) -> AsyncIterator[Child]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(CHILD), url, verb, str(argument)),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    try:
-        yield Child(process)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-        process._transport.close()  # pyright: ignore
-
-
-@pytest.fixture
-async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(postgres_url)
-    await store.open()
-    yield store
-    await store.close()
+def child(url: str, verb: str, argument: object = "") -> AbstractAsyncContextManager[Child]:
+    return child_of("postgres_child.py", url, verb, argument)
 
 
 async def test_the_ceiling_is_exact_over_processes(postgres_url: str, store: PostgresStore) -> None:
     await set_ceiling(store, 15)
     async with child(postgres_url, "race", 20) as one, child(postgres_url, "race", 20) as two:
         for each in (one, two):
-            await each.hear()
+            await each.line()
         for each in (one, two):
-            each.tell()
-        created = [(await each.hear())["created"] for each in (one, two)]
+            each.go()
+        created = [(await each.line())["created"] for each in (one, two)]
     assert sum(created) == 15
     counts = await store.counts()
     assert (counts.admitted[""], counts.active[""]) == (15, 15)
@@ -91,8 +49,8 @@ async def test_hot_workers_and_a_leader_never_deadlock(
     """Offers, acceptances, ends and withdrawals of the same rows, each in an order of its own."""
     leader = await SceneLeader.stand(store, lease_us=60_000_000)
     async with child(postgres_url, "work", "w1") as one, child(postgres_url, "work", "w2") as two:
-        await one.hear()
-        await two.hear()
+        await one.line()
+        await two.line()
         runs: list[int] = []
         for _ in range(ROUNDS):
             made = await submit(store, new_run(), new_run())
@@ -116,8 +74,8 @@ async def test_hot_workers_and_a_leader_never_deadlock(
                 while not await completed(store, runs[first::2]):  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
         for each in (one, two):
-            each.tell()
-        done = [(await each.hear())["done"] for each in (one, two)]
+            each.go()
+        done = [(await each.line())["done"] for each in (one, two)]
     assert min(done) > 0
     for run in runs:
         await legal(store, run)

@@ -142,7 +142,7 @@ async def test_a_submitter_that_holds_the_lock_goes_first(postgres_url: str):
         assert [each.run for each in (await made.wake(run)).runs] == [run]
 
 
-async def test_a_submitter_that_looked_before_finds_another_number_of_admissions(
+async def test_an_old_read_of_admissions_is_found_out(
     postgres_url: str,
 ):
     async def admissions() -> int:

@@ -260,9 +260,7 @@ SHADOWS = (
 """What a role can make in its own session: names that a function of the owner might find first."""
 
 
-async def test_nothing_that_a_caller_made_runs_with_the_rights_of_the_owner(
-    postgres_url: str, role: str
-):
+async def test_no_callers_code_runs_with_the_owners_rights(postgres_url: str, role: str):
     place, url = PostgresPlace(postgres_url), as_role(postgres_url, role)
     await place.grant("worker", role, revokes=False)
     await place.grant("submit", role, revokes=False)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,14 +20,6 @@ from locktender.testing.conformance.world import SceneLeader, submitted
 from locktender.testing.postgres_server import connected, copy_of
 
 pytest_plugins = ["locktender.testing.postgres"]
-
-
-@pytest.fixture
-async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(postgres_url)
-    await store.open()
-    yield store
-    await store.close()
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -19,22 +19,6 @@ from locktender.testing.conformance.world import (
 
 pytest_plugins = ["locktender.testing.postgres"]
 Between = Callable[[Callable[[], Awaitable[object]]], None]
-
-
-@pytest.fixture
-async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(postgres_url)
-    await store.open()
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-async def other(postgres_url: str) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(postgres_url)
-    await store.open()
-    yield store
-    await store.close()
 
 
 @pytest.fixture

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sqlite3
-import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.support.store_children import Child, child_of
 
 from locktender.base.clock import SECOND
 from locktender.store.protocol import Elect, RunFilter, Store
@@ -23,42 +21,9 @@ from locktender.store.sqlite import store as stores
 from locktender.testing.conformance import SceneLeader, new_run
 from locktender.testing.conformance.world import expire_passed, join, set_ceiling, submit, submitted
 
-CHILD = Path(__file__).parents[1] / "support" / "sqlite_child.py"
 
-
-class Child:
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-
-    async def hear(self) -> dict[str, Any]:
-        """The next line it says."""
-        assert self.process.stdout is not None
-        line = await asyncio.wait_for(self.process.stdout.readline(), 60)
-        assert line, "the child ended without a word"
-        return json.loads(line)
-
-    def tell(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(b"go\n")
-
-    async def kill(self) -> None:
-        if self.process.returncode is None:
-            self.process.send_signal(signal.SIGKILL)
-        await self.process.wait()
-
-
-@asynccontextmanager
-async def child(path: Path, verb: str, argument: object = "") -> AsyncIterator[Child]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, CHILD, path, verb, str(argument),
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    started = Child(process)
-    try:
-        yield started
-    finally:
-        await started.kill()
-        process._transport.close()  # pyright: ignore
+def child(path: Path, verb: str, argument: object = "") -> AbstractAsyncContextManager[Child]:
+    return child_of("sqlite_child.py", path, verb, argument)
 
 
 @pytest.fixture
@@ -91,11 +56,11 @@ def sound(path: Path) -> None:
 async def test_the_ceiling_is_exact_over_processes(path: Path, store: SqliteStore) -> None:
     await set_ceiling(store, 15)
     async with child(path, "race", 20) as one, child(path, "race", 20) as two:
-        await one.hear()
-        await two.hear()
-        one.tell()
-        two.tell()
-        created = [(await each.hear())["created"] for each in (one, two)]
+        await one.line()
+        await two.line()
+        one.go()
+        two.go()
+        created = [(await each.line())["created"] for each in (one, two)]
     assert sum(created) == 15
     counts = await store.counts()
     assert (counts.admitted[""], counts.active[""]) == (15, 15)
@@ -107,9 +72,9 @@ async def test_a_killed_writer_leaves_nothing_half_done(path: Path, store: Sqlit
     own: set[str] = set()
     for words in (3, 5, 8):
         async with child(path, "hammer", 7) as writer:
-            await writer.hear()
+            await writer.line()
             for _ in range(words):
-                acknowledged += (await writer.hear())["ids"]
+                acknowledged += (await writer.line())["ids"]
             await writer.kill()
         # No lock of the dead stands in the way.
         own.add((await submitted(store)).id)
@@ -145,7 +110,7 @@ async def test_a_second_process_gets_its_turn_beside_a_hot_writer(
 
     hot = [asyncio.ensure_future(engine()) for _ in range(3)]
     async with child(path, "operate", 50) as operator:
-        assert await operator.hear() == {"set": 50}
+        assert await operator.line() == {"set": 50}
     stop = True
     await asyncio.gather(*hot)
     assert commits > 0
@@ -157,17 +122,17 @@ async def test_a_commit_wakes_who_waits_without_a_poll(
     """Neither side polls here: without the byte that says *look* nobody would go on."""
     monkeypatch.setattr(stores, "POLL_SECONDS", 3600.0)
     async with child(path, "echo", 30) as other, asyncio.timeout(60):
-        await other.hear()
+        await other.line()
         mark = await store.wait(0)
         for _ in range(30):
             await submitted(store)
             mark = await store.wait(3600 * SECOND, mark)
-        assert await other.hear() == {"done": True}
+        assert await other.line() == {"done": True}
 
 
 async def test_without_sockets_polling_finds_out(path: Path, store: SqliteStore) -> None:
     async with child(path, "hammer", 1) as other:
-        await other.hear()
+        await other.line()
         await store.wait(0)  # it listens from here on
         [socket] = path.with_name(path.name + "-wake").iterdir()
         socket.unlink()
@@ -187,7 +152,7 @@ async def test_a_crash_is_noticed_long_before_the_lease_ends(
     path: Path, store: SqliteStore
 ) -> None:
     async with child(path, "live", "other/1") as other:
-        term = (await other.hear())["term"]
+        term = (await other.line())["term"]
         assert (await store.elect(Elect("me", SECOND))).term == 0
         await other.kill()
         taken = await takes_over(store, "me")
@@ -200,7 +165,7 @@ async def test_a_crash_is_noticed_long_before_the_lease_ends(
 
 async def test_a_living_process_is_not_taken_for_dead(path: Path, store: SqliteStore) -> None:
     async with child(path, "live", "other") as other:
-        await other.hear()
+        await other.line()
         leader = await store.elect(Elect("me", SECOND))
         assert leader.term == 0
         assert leader.owner == "other"
@@ -217,7 +182,7 @@ async def test_a_worker_counts_as_alive_while_its_children_live(
 ) -> None:
     led = await SceneLeader.stand(store, "me", 3_600 * SECOND)
     async with child(path, "with_child", "w1") as worker:
-        orphan = (await worker.hear())["child"]
+        orphan = (await worker.line())["child"]
         await worker.kill()
         try:
             assert await expire_passed(store, led.term, led.actor) == []
@@ -233,7 +198,7 @@ async def test_a_worker_counts_as_alive_while_its_children_live(
 async def test_a_missing_lock_means_unknown(path: Path, store: SqliteStore) -> None:
     led = await SceneLeader.stand(store, "me", 3_600 * SECOND)
     async with child(path, "live", "other") as other:
-        await other.hear()
+        await other.line()
         (path.with_name(path.name + "-live") / "other.lock").unlink()
         await other.kill()
         assert await expire_passed(store, led.term, led.actor) == []
@@ -242,7 +207,7 @@ async def test_a_missing_lock_means_unknown(path: Path, store: SqliteStore) -> N
 async def test_processes_that_open_a_new_file_together(path: Path) -> None:
     async with child(path, "race", 1) as one, child(path, "race", 1) as two:
         for each in (one, two):
-            assert await each.hear() == {"ready": True}
-            each.tell()
-        assert [await each.hear() for each in (one, two)] == [{"created": 1}] * 2
+            assert await each.line() == {"ready": True}
+            each.go()
+        assert [await each.line() for each in (one, two)] == [{"created": 1}] * 2
     sound(path)

@@ -44,7 +44,7 @@ async def test_the_lock_of_a_killed_leader_is_removed_later(url: Path):
     await store.close()
 
 
-def test_whoever_opened_a_file_before_it_was_removed_gets_another(url: Path):
+def test_an_opener_of_a_removed_file_gets_another(url: Path):
     """Both want one name: the holder is never without a file that others see."""
     first, second = Liveness(url), Liveness(url)
     for _ in range(200):

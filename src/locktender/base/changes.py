@@ -223,7 +223,7 @@ class Linger(NamedTuple):
 
 
 class Silence(NamedTuple):
-    """A worker that left offers unanswered although its lease is kept; stored so that anybody can tell."""
+    """A worker that left offers unanswered although its lease is kept; stored so that every reader can see it."""
 
     worker: str
     unanswered: int
@@ -318,7 +318,7 @@ class Commit:
     def preparing(self) -> bool:
         """No attempt or run begins or ends with it: runs are opened, tasks wait or are offered, waits are over.
 
-        Nobody acts on it before a write of their own (an acceptance) is durable, and with that this one.
+        A worker acts on it only when its own write (an acceptance) is durable, and then this one is too.
         """
         return not (
             self.own_ends
@@ -331,7 +331,7 @@ class Commit:
             or self.reprioritised
             or any(order.kind != "offer" for order in self.orders)
             or any(task.state not in _WAITING for task in self.tasks_new)
-            # A wait that is over, or a cached result: nobody has done anything for it.
+            # A wait that is over, or a cached result: no worker has run it.
             or any(task.state != _COMPLETED or task.token for task in self.tasks_again)
             or any(
                 # When it began to lack only a worker is counted from: it survives.

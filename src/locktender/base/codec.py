@@ -226,7 +226,7 @@ def _revive(value: Any) -> Any:
 
 
 def _is_json(raw: bytes) -> bool:
-    """False where a `msgspec.Raw`, which is written as it is, is no JSON: the whole call would be unreadable."""
+    """False where a `msgspec.Raw`, which is written as it is, is not JSON: the whole call would be unreadable."""
     try:
         _skim(raw)
         if not raw.isascii():

@@ -253,7 +253,7 @@ class NotLeader(LocktenderError):
 
 
 class LimitChanged(LocktenderError):
-    """The limit is not what the caller expected: somebody else has changed it meanwhile."""
+    """The limit is not what the caller expected: another client changed it meanwhile."""
 
     code = "limit_changed"
 

@@ -163,7 +163,7 @@ def _decoded(part: msgspec.Raw, path: str) -> Any:
         return msgspec.json.decode(part)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Unserialisable(
-            f"{path} is a msgspec.Raw that is no JSON: {error}.",
+            f"{path} is a msgspec.Raw that is not JSON: {error}.",
             field=path,
             got=f"{len(bytes(part)):,} bytes",
             hint="Make it with msgspec.Raw(msgspec.json.encode(value)).",

@@ -66,7 +66,7 @@ class ScheduleState(msgspec.Struct, frozen=True, omit_defaults=True):
     """A tick that waits for the run before it (`overlap="queue"`)."""
     runs: tuple[ScheduledRun, ...] = ()
     gone: int = 0
-    """Ticks in a row that were missed because nobody knows the flow."""
+    """Ticks in a row that were missed because no worker knows the flow."""
     stopped: str = ""
     """Why the engine paused it."""
 

@@ -30,7 +30,7 @@ def nearest(cwd: Path) -> SettingsFile | None:
     """The settings file of `cwd` or of the nearest directory above it that has one.
 
     Above it a file counts only if it belongs to this user, to root or to the owner of `cwd`:
-    in a folder that everybody may write to, anybody could choose the store and the limits.
+    in a folder that all users may write to, any of them could choose the store and the limits.
     """
     for directory in _upwards(cwd):
         trusted = None if directory == Path(cwd).absolute() else _trusted(cwd)
@@ -82,7 +82,7 @@ def _project(path: Path, trusted: set[int] | None) -> SettingsFile | None:
 
 
 def _read(path: Path, trusted: set[int] | None, mentions: bytes = b"") -> bytes | None:
-    """What is in the file; None: there is none, it does not mention this, or it is a stranger's."""
+    """What is in the file; None: there is none, it does not mention this, or another user owns it."""
     try:
         # Not blocking: another user could put a pipe into a folder above the project.
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -111,7 +111,7 @@ def _read(path: Path, trusted: set[int] | None, mentions: bytes = b"") -> bytes 
         return None
     if not regular or len(data) > MAX_BYTES:
         raise InvalidSettings(
-            f"{path} cannot be read: it is {'larger than 10 MB' if regular else 'no regular file'}.",
+            f"{path} cannot be read: it is {'larger than 10 MB' if regular else 'not a regular file'}.",
             field="settings",
             hint="Make it a text file with one setting per line, or remove it.",
         )

@@ -257,7 +257,9 @@ def _tags(value: object) -> dict[str, TagRule]:
         key, equals, tagged = written.partition("=")
         each = _flag(f"{field}.per_value")(options.get("per_value", tagged == "*"))
         if tagged == "*" and not each:
-            raise InvalidInput(f"{field} is per value and says it is not.", field=field)
+            raise InvalidInput(
+                f"{field} has per_value = false, but its name ends in =*.", field=field
+            )
         rule = tag_rule(
             key,
             tagged if equals and tagged != "*" else None,

@@ -136,7 +136,7 @@ ERRORS: Final[dict[str, CodeText]] = _texts(
     ),
     (
         "malformed",
-        "The body of the request is no JSON, or a header cannot be read.",
+        "The body of the request is not JSON, or a header cannot be read.",
         "The message has line and column. Send `content-type: application/json`.",
     ),
     (

@@ -134,7 +134,7 @@ def set_(
         else:
             _check_known(name)
             client.limits.set(name, cast("Any", number(value)), expected=seen)
-        _tell(shell, client, shown)
+        _print_limit(shell, client, shown)
 
 
 def _set_tag(
@@ -261,7 +261,7 @@ def reset(shell: Context, name: Name, rule: Which = None) -> None:
     name = _named(name, rule)
     with shell.connect() as client:
         client.limits.reset(name)
-        _tell(shell, client, name)
+        _print_limit(shell, client, name)
 
 
 def pause(shell: Context, name: Name = "max_concurrent_runs", rule: Which = None) -> None:
@@ -269,7 +269,7 @@ def pause(shell: Context, name: Name = "max_concurrent_runs", rule: Which = None
     name = _named(name, rule)
     with shell.connect(create=True) as client:
         client.limits.pause(name)
-        _tell(shell, client, name)
+        _print_limit(shell, client, name)
 
 
 def resume(shell: Context, name: Name = "max_concurrent_runs", rule: Which = None) -> None:
@@ -277,10 +277,10 @@ def resume(shell: Context, name: Name = "max_concurrent_runs", rule: Which = Non
     name = _named(name, rule)
     with shell.connect() as client:
         client.limits.resume(name)
-        _tell(shell, client, name)
+        _print_limit(shell, client, name)
 
 
-def _tell(shell: Context, client: Client, name: str) -> None:
+def _print_limit(shell: Context, client: Client, name: str) -> None:
     found = next((each for each in client.limits.list() if each.name == name), None)
     if shell.json:
         shell.data(found)

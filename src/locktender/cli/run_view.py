@@ -289,14 +289,14 @@ class Plain:
             return
         self._next_us = view.elapsed_us + PLAIN_EVERY_US
         for note in view.notes:
-            self._tell(view, "", f"{view.state}: {note}")
+            self._print_change(view, "", f"{view.state}: {note}")
         if view.notes:
             return
         for step in view.steps:
             if step.running or step.waiting or step.offered:
-                self._tell(view, step.name, f"{step.name} {counts(step)}")
+                self._print_change(view, step.name, f"{step.name} {counts(step)}")
 
-    def _tell(self, view: RunView, subject: str, text: str) -> None:
+    def _print_change(self, view: RunView, subject: str, text: str) -> None:
         if self._shown.get(subject) != text:
             self._shown[subject] = text
             self.say(f"{spoken(view.elapsed_us):>6}  {view.done}/{view.total}  {text}")

@@ -258,7 +258,7 @@ async def _end_when_idle_or_old(core: Core, stop: StopRequests) -> None:
     member = None if core.engine is None else core.engine.membership
     if member is not None and member.lifetime.bounded:
         why = await member.lifetime.passed(lambda: member.worker.in_flight)
-        log.info("%s: it ends when nothing runs any more", why)
+        log.info("%s: the worker ends when none of its tasks runs", why)
         # First: a task that outlasts the grace would be handed back by every worker it comes to.
         await member.retire()
         stop.request_once(why)

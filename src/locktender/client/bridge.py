@@ -122,7 +122,9 @@ class Bridge:
             self._loop.run_forever()
         except BaseException as error:
             # Raised by a callback: SystemExit and KeyboardInterrupt leave through the loop.
-            log.critical("the loop of this client failed, the client is closed", exc_info=error)
+            log.critical(
+                "the event loop of this client failed: the client is closed", exc_info=error
+            )
             with self._lock:
                 self._stopped = True
         finally:

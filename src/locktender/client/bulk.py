@@ -1,7 +1,7 @@
 """Changes of all runs that match a filter, in slices.
 
 A leader carries out what it finds in one cycle: 100,000 requests at once would stall it, and a
-request of somebody else would wait behind them. So a slice is asked for when the leader has carried
+request of another client would wait behind them. So a slice is asked for when the leader has carried
 out the one before, or after `LONGEST_WAIT_US` where no leader is at work. Runs are read from the
 newest to the oldest by number, so one whose state changes meanwhile is neither missed nor read twice.
 """

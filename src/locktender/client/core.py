@@ -225,7 +225,7 @@ class RunWaiter:
                     look = ended.look
                 # Also while others' ends are named without pause: a notification may be lost.
                 if look or clock() - looked >= POLL_SECONDS:
-                    await self._look()
+                    await self._read_ended()
                     looked = clock()
             except Exception as error:
                 if isinstance(error, LocktenderError):
@@ -236,7 +236,7 @@ class RunWaiter:
                 self._wake(self._waiters)
                 await asyncio.sleep(POLL_SECONDS)
 
-    async def _look(self) -> None:
+    async def _read_ended(self) -> None:
         runs = list(self._waiters)
         for first in range(0, len(runs), MAX_STATES):
             self._wake(await self._ended(runs[first : first + MAX_STATES]))

@@ -16,10 +16,10 @@ import base64
 import binascii
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -43,6 +43,7 @@ from locktender.store.protocol import (
 )
 
 log: logging.Logger = logging.getLogger(__name__)
+T = TypeVar("T")
 PAGE = 500
 """Rows read at a time."""
 OVERLAP_US = 60 * SECOND
@@ -225,7 +226,7 @@ class Follower:
         ]
         return events, _behind(found, token)
 
-    async def _read_ids(self, runs: Iterable[int]) -> None:
+    async def _read_ids(self, runs: Collection[int]) -> None:
         missing: list[int] = sorted(each for each in runs if each > 0 and each not in self._ids)
         while missing:
             span = min(missing[-1] - missing[0] + 1, PAGE)
@@ -237,8 +238,7 @@ class Follower:
                 {each: None for each in missing if each >= lowest and each not in self._ids}
             )
             missing = [each for each in missing if each < lowest]
-        while len(self._ids) > MAX_IDS:
-            self._ids.popitem(last=False)
+        _trim(self._ids, runs)
 
     async def _ended(self) -> bool:
         if self._run_id is None:
@@ -331,6 +331,15 @@ class FollowedEvent:
     tags: Mapping[str, str]
 
 
+def _trim(known: OrderedDict[int, T], used: Collection[int]) -> None:
+    """Removes what was not used for longest. What this page uses stays: its events would lack their run."""
+    for run in used:
+        if run in known:
+            known.move_to_end(run)
+    while len(known) > max(MAX_IDS, len(used)):
+        known.popitem(last=False)
+
+
 class HistoryPages:
     """Reads a page at a time behind any cursor, for many who follow together: `/api/v1/events`."""
 
@@ -359,8 +368,7 @@ class HistoryPages:
         unknown = [run for run in runs if run not in self._labels]
         if unknown:
             self._labels |= await self._core.store.run_labels(unknown)
-        while len(self._labels) > max(MAX_IDS, len(runs)):
-            self._labels.popitem(last=False)
+        _trim(self._labels, runs)
 
     def _followed(self, change: Event, at: EventToken) -> FollowedEvent:
         label = self._labels.get(change.run)

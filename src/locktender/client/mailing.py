@@ -71,7 +71,7 @@ async def tokens_of(core: Core, run_id: str) -> list[EventWaitInfo]:
 
 
 def _token(secret: bytes, row: EventWaiter) -> str:
-    """It names the wait; signed, so that nobody can make one."""
+    """It names the wait; signed, so that clients cannot make one up."""
     named = f"{row.run_id}.{row.task}.{row.since}"
     return f"{named}.{hmac.new(secret, named.encode(), 'sha256').hexdigest()}"
 
@@ -85,7 +85,7 @@ async def answer(core: Core, token: object, payload: object) -> bool:
     expected = hmac.new(secret, named.encode(), "sha256").hexdigest()
     if not hmac.compare_digest(signature.encode(), expected.encode()):
         raise InvalidInput(
-            "this is no token of a wait.",
+            "this is not the token of a wait.",
             field="token",
             got=f"{text[:12]}…",
             hint="run.waits() shows the token of each wait.",
@@ -99,7 +99,7 @@ async def answer(core: Core, token: object, payload: object) -> bool:
 
 
 async def _over(core: Core, run_id: str, task: int, got: str) -> WaitOver:
-    """What became of a wait that nobody can answer any more."""
+    """What became of a wait that cannot be answered any more."""
     run = await core.store.run(run_id)
     rows = [] if run is None else await core.store.tasks(run.seq)
     ended = next((str(each.state) for each in rows if each.id == task), "gone")

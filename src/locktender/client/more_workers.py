@@ -183,7 +183,7 @@ def more_workers(settings: Settings, provisioner: GivenProvisioner | None) -> Mo
         if given_by_argument(settings, "max_workers"):
             raise
         where = settings.sources.get("max_workers", "max_workers")
-        log.warning("no more workers are started here, although %s is set: %s", where, error)
+        log.warning("%s is ignored, no workers are started: %s", where, error)
         return None
 
 

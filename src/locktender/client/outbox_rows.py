@@ -1,4 +1,4 @@
-"""Runs that are still in the outbox, and those that were refused there, as rows: who asks for a run finds them."""
+"""Runs that are still in the outbox, or were refused there, as rows: reads of runs find them."""
 
 from __future__ import annotations
 

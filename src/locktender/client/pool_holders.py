@@ -28,7 +28,7 @@ class PoolHolder:
     """`running`, `offered`, `stalled` (its worker's lease has passed, the process lives), or `dead`: its worker is
     gone and the slots are kept until the pool's own lease has passed."""
     lease_until: datetime | None
-    """When the slots come free if the worker is not heard of any more, the pool's own lease included."""
+    """When the slots come free if the worker renews no more, the pool's own lease included."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ async def retry_runs(core: Core, rows: Sequence[RunRow], again: Sequence[int] = 
     for start in range(0, len(rows), PAGE):
         refused |= await _retry_rows(core, rows[start : start + PAGE], again)
     if refused:
-        raise _told([row.id for row in rows], refused)
+        raise _first_refusal([row.id for row in rows], refused)
 
 
 async def retry_slices(core: Core, slices: AsyncIterator[list[RunRow]]) -> list[str]:
@@ -41,7 +41,7 @@ async def retry_slices(core: Core, slices: AsyncIterator[list[RunRow]]) -> list[
         several += [row.id for row in rows]
         refused |= await _retry_rows(core, rows, ())
     if refused:
-        raise _told(several, refused)
+        raise _first_refusal(several, refused)
     return several
 
 
@@ -77,7 +77,9 @@ async def _untouched(core: Core, before: Mapping[str, int]) -> list[str]:
     return [each for each, was in before.items() if (await core.row(each)).generation == was]
 
 
-def _told(several: Sequence[str], refused: Mapping[str, LocktenderError]) -> LocktenderError:
+def _first_refusal(
+    several: Sequence[str], refused: Mapping[str, LocktenderError]
+) -> LocktenderError:
     """The first refusal; of several runs, with how many were queued and which were not."""
     error = next(iter(refused.values()))
     if len(several) == 1:

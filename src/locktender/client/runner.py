@@ -28,7 +28,7 @@ def run_embedded(flow: FlowDef, args: Sequence[Any], kwargs: Mapping[str, Any]) 
         try:
             return run.result()
         except KeyboardInterrupt:
-            # Whoever interrupts a call does not expect the next program to go on with it.
+            # A user who interrupts a call does not expect the next program to continue it.
             run.cancel("interrupted")
             with suppress(WaitTimeout):
                 run.wait(CANCEL_SECONDS)

@@ -27,9 +27,9 @@ from locktender.base.ids import ENTROPY, RunId, run_ids
 from locktender.base.limits import Limits
 from locktender.base.model import NewRun, OnDuplicate
 from locktender.base.names import check_labels
-from locktender.client.bounded import bounded, timed
 from locktender.client.core import Core
 from locktender.client.delays import delayed
+from locktender.client.key_options import bounded, timed
 from locktender.client.mailing import remember_graph
 from locktender.client.submission import Submission, call_of
 from locktender.flows.definitions import FlowDef

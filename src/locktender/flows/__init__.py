@@ -14,7 +14,7 @@ registry       every step and flow by name
 handles        handles, parts of results, conditions
 templates      values as parameters, results or hoisted constants
 tracer         the recorder behind a body
-ways           paths that earlier traces of a flow took, to reuse their nodes
+trace_cache    nodes and graphs of earlier traces of a flow, reused
 trace          a flow and its arguments → graph, parameters, constants
 running        where the client hooks in `flow.run(...)`
 """

@@ -17,7 +17,7 @@ from locktender.base.schedules import ScheduleSpec
 from locktender.base.secrets import MARK
 from locktender.flows import caching, options
 from locktender.flows.function import Function, takes_errors
-from locktender.flows.ways import Ways
+from locktender.flows.trace_cache import TraceCache
 
 MOST_SHOWN = 100
 _CACHE = ("cache", "cache_key", "cache_scope")
@@ -302,7 +302,7 @@ class FlowDef(Function):
         self.on_failure: StepCall | None = cleanup(given.get("on_failure"))
         self.schedule: ScheduleSpec | None = _schedule(self.name, given.get("schedule"))
         """What workers declare; an operator's own setting wins."""
-        self.ways: Ways = Ways()
+        self.trace_cache: TraceCache = TraceCache()
 
     def __repr__(self) -> str:
         return f"<flow {self.name}>"

@@ -138,7 +138,7 @@ class Function:
             ) from error
 
     def _meant(self, kwargs: Mapping[str, Any]) -> str:
-        """The option or parameter that a keyword nobody takes was likely to be, with where it belongs."""
+        """The option or parameter that an unknown keyword was likely to be, with where it belongs."""
         parameters = self.parameters.parameters
         known = {**self.elsewhere, **dict.fromkeys(parameters, "")}
         for key in kwargs.keys() - parameters.keys():

@@ -42,7 +42,7 @@ from locktender.flows.handles import Handle, annotation_of, condition_of, output
 from locktender.flows.options import Placeholder
 from locktender.flows.registry import registry
 from locktender.flows.templates import Templates
-from locktender.flows.ways import Args, Kwargs, Over, Taken, TracePlace
+from locktender.flows.trace_cache import Args, Kwargs, Over, Taken, TracePlace
 
 MAX_INNER_FLOWS = 50
 """How deep flows may call flows."""
@@ -96,7 +96,7 @@ class Tracer:
         self.nodes: list[Node] = []
         self.values: Templates = Templates(params, given)
         self.files: set[str] = {flow.file}
-        self.place: TracePlace | None = flow.ways.start
+        self.place: TracePlace | None = flow.trace_cache.start
         """Where this trace is on a way that others took; None once it has left all that are known."""
         self._names: dict[str, int] = {}
         self._scopes = [TraceScope(flow, "")]
@@ -182,7 +182,7 @@ class Tracer:
         self._check_inner(flow)
         prefix = f"{self._unique(f'{self._scopes[-1].prefix}{flow.short}')}."
         self.files.add(flow.file)
-        # What a node is called and follows depends on the flows around it: ways have only one.
+        # What a node is called and follows depends on the flows around it: the cache is for one flow.
         self.place = None
         outside = self._sequential
         self._scopes.append(TraceScope(flow, prefix, len(self.nodes)))

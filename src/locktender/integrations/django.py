@@ -98,7 +98,7 @@ class _Call(msgspec.Struct, frozen=True):
         """The task itself, with what it was enqueued with."""
         found: Any = _import_string(self.task)
         if not isinstance(found, _base.Task):
-            raise InvalidInput(f"{self.task} is no task.", field="task", got=self.task)
+            raise InvalidInput(f"{self.task} is not a task.", field="task", got=self.task)
         named: Any = found
         return named.using(
             priority=self.priority,

@@ -76,7 +76,7 @@ class AdmissionQueue(Generic[W]):
         if not lane.live:
             self._forget(lane)
         elif lane.wide:
-            # Whoever comes to its head may have been overtaken as often.
+            # The next head of the lane may have been overtaken as often.
             self._reserve_if_overdue(lane)
 
     def opened(self, gate: Gate) -> None:
@@ -129,7 +129,7 @@ class AdmissionQueue(Generic[W]):
                 block, target = self._try(lane, head, now, place)
                 if block is not None:
                     self._park(lane, head, block)
-                    # Parked where it came from: who waits there for as much, behind it, is blocked too.
+                    # Parked where it came from: lanes behind it that need as much there are blocked too.
                     if source is None or source[0] is not block.gate:
                         self._next(source)
                     break
@@ -138,7 +138,7 @@ class AdmissionQueue(Generic[W]):
                 yield head, target
                 if self._full:
                     budget = 0
-                # Whoever waited behind it at the gate that opened may stand before this lane's next.
+                # A lane behind it at the gate that opened may stand before this lane's next waiter.
                 self._next(source)
                 source = None
                 head = lane.head()
@@ -376,10 +376,10 @@ class AdmissionQueue(Generic[W]):
         if self.lanes.get(lane.key) is lane:
             del self.lanes[lane.key]
 
-    # -- nobody starves ----------------------------------------------------------------------------
+    # -- bypass and reservation ----------------------------------------------------------------------------
 
     def _count_bypass(self, lane: Lane[W], key: Key) -> None:
-        """`lane`'s head starts: whoever stands before it, shares a pool and waits for pools alone is bypassed."""
+        """`lane`'s head starts: each head before it that shares a pool and waits for pools alone is bypassed."""
         seen: set[Lane[W]] = set()
         for pool, _ in lane.needs:
             if not self._anybody_before(pool, key):
@@ -394,7 +394,7 @@ class AdmissionQueue(Generic[W]):
             self._reserve_if_overdue(other)
 
     def _anybody_before(self, pool: SlotGate, key: Key) -> bool:
-        """Whether a lane that waits for `pool` stands before `key`: most starts overtake nobody."""
+        """Whether a lane that waits for `pool` stands before `key`: most starts overtake no waiter."""
         line = pool.line
         while line and line[0][0] < key:
             _, stamp, lane = line[0]
@@ -438,7 +438,7 @@ class AdmissionQueue(Generic[W]):
             self.opened(pool)
 
     def reconsider(self) -> None:
-        """Once a second: who was held back for a reservation that has lost its point is looked at again.
+        """Once a second: lanes that a reservation without need holds back are examined again.
 
         A worker that left or a window that filled up takes it away without any gate having opened.
         """

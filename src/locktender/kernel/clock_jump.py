@@ -155,7 +155,7 @@ def restore(
         for gate in gates:
             gate.bound_debt(now)
     if behind:
-        # By no less than that: how long nobody led is not known.
+        # By no less than that: how long there was no leader is not known.
         _record_jump(scheduler, {"by_us": -behind, "about": True})
 
 

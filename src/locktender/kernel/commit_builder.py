@@ -31,7 +31,7 @@ class Cycle:
     stops: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
     """(task, token, reason) of local tasks to be stopped."""
     withdrawals: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
-    """(task, token, to) of offers to take back; whoever races for them is settled by the store."""
+    """(task, token, to) of offers to take back; a worker may accept one meanwhile: the store decides."""
     ended: list[int] = field(default_factory=list[int])
     """Runs that have ended."""
     unfinished: bool = False

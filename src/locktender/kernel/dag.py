@@ -1,4 +1,4 @@
-"""Advance: a graph and its finished tasks give what is ready, what is skipped and how the run ends.
+"""The graph of a run: with its finished tasks it gives what is ready, what is skipped and how the run ends.
 
 Derived from rows and idempotent: `RunGraph` rebuilt over the rows of a run
 asks for exactly what is still missing, so a new leader may repeat a half-done
@@ -272,7 +272,7 @@ class RunGraph:
             step.elements = ()
 
     def _open_items(self, step: NodeState, count: int) -> None:
-        # What can fail comes first: a broken map counts as never expanded, so nobody waits for its items.
+        # What can fail comes first: a broken map counts as never expanded, so no step waits for its items.
         self._share(step)
         self._ordinals.claim(step, count)
         step.total = count

@@ -126,7 +126,7 @@ def demand_of(worker_set: WorkerSet, waiting: Mapping[Requirement, WaitingTasks]
 def _room(worker: Worker, executor: str) -> int:
     """Unlike `Worker.room` without what is on offer: the worker will answer, and then take as many again.
 
-    One that left an offer unanswered may never: nobody should wait for it.
+    One that left an offer unanswered may never: no task should wait for it.
     """
     row = worker.row
     if worker.unanswered or executor in row.full:

@@ -1,4 +1,4 @@
-"""Texts that failures, events and `why` share."""
+"""Counts, ordinals, offers and stops in words: texts that failures, events and `why` share."""
 
 from __future__ import annotations
 

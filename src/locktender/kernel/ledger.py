@@ -48,7 +48,7 @@ class Ledger(RunLedger):
     # -- limits ------------------------------------------------------------------------------------
 
     def set_limits(self, limits: Limits, now: int = 0) -> list[Bucket]:
-        """In force from now on. Whoever is charged stays charged; nothing new starts above a lowered limit.
+        """In force from now on. Running work stays charged; nothing new starts above a lowered limit.
 
         Returns the stored state of gates that changed with their rule.
         """

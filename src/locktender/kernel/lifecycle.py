@@ -308,7 +308,7 @@ class Lifecycle:
     def end_waiting(
         self, entry: TaskEntry, before: str, state: TaskState, failure: Failure | None, now: int
     ) -> None:
-        """The leader ends a task that is in nobody's hands."""
+        """The leader ends a task that no worker has."""
         if before == TaskState.REQUESTED:
             self.ledger.withdraw_request(entry)
         data: dict[str, object] = {"reason": "the run is ending"}

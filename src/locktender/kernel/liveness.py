@@ -2,7 +2,7 @@
 
 A worker renews its lease; each renewal changes `lease_until` of its row. The leader measures how long the last
 renewal is ago on its own steady clock, because the store's clock can be set. So a new leader gives every worker
-one whole lease, and a jump of the store's clock, ahead or back, ends nobody's lease.
+one whole lease, and a jump of the store's clock, ahead or back, ends no lease.
 
     alive       the lease has not passed
     stalled     it has passed, and the process is known to live: a lock file on SQLite, a session lock on
@@ -58,7 +58,7 @@ class LeaseWatch:
     ) -> Judged:
         """`lives` were asked for at `steady_us` and answered by `read_us`, by a clock that never jumps.
 
-        `now`: the store's time. By it a leader passes over those it meets late, and declares nobody dead.
+        `now`: the store's time. By it a new leader sees which leases have passed; none is declared dead by it.
         """
         before, self._seen = self._seen, {}
         judged = Judged()
@@ -108,5 +108,5 @@ def set_stalled(scheduler: Scheduler, stalled: Mapping[str, int], now: int) -> N
 
 
 def stalled_by_rows(rows: Iterable[WorkerRow], now: int) -> dict[str, int]:
-    """The same as far as rows tell it, for who does not lead."""
+    """The same as far as rows show it, for processes that do not lead."""
     return {row.id: now - row.lease_until for row in rows if 0 < row.lease_until < now}

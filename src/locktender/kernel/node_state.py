@@ -203,7 +203,7 @@ def has_ended(step: NodeState, steps: Sequence[NodeState]) -> None:
 
 
 def drop_output(step: NodeState, steps: Sequence[NodeState]) -> None:
-    """Removes what nobody will read; it stays in the store."""
+    """Removes outputs that no step will read; they stay in the store."""
     if step.readers:
         return
     step.output = None

@@ -190,7 +190,7 @@ class WorkerSet:
         self.some_unfit: bool = False
         """There is a gate for which no worker is fit."""
         self.refitted: list[WorkerGate] = []
-        """Gates that lost their last fitting worker, or got one, since somebody emptied this."""
+        """Gates that lost their last fitting worker, or got one, since this was last emptied."""
 
     def gate(self, requirement: Requirement) -> WorkerGate:
         gate = self.gates.get(requirement)
@@ -315,7 +315,7 @@ class WorkerSet:
             return []
         worker.offered -= 1
         worker.given += worker.local
-        self.heard(worker_id)
+        self.clear_silence(worker_id)
         return self.waiting_for(worker, None)
 
     def left_unanswered(self, worker_id: str, offered_at: int, now: int) -> int | None:
@@ -340,7 +340,7 @@ class WorkerSet:
                 worker.silent_since += by
                 self.silences_changed = True
 
-    def heard(self, worker_id: str) -> None:
+    def clear_silence(self, worker_id: str) -> None:
         """It answered an offer: it gets as many as any other."""
         worker = self.by_id.get(worker_id)
         if worker is not None and worker.unanswered:

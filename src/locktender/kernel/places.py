@@ -6,7 +6,7 @@ gates again, with its first age and priority, before anything of it starts. Unti
 
 A paused run gives its place back as soon as nothing of it is in flight, and passes its gates again when resumed.
 
-While no worker lives at all, or all of them drain, nobody could use the place: runs keep theirs, and the others
+While no worker lives at all, or all drain, no other run could use the place: runs keep theirs, and the others
 stay queued, which costs neither rows nor memory.
 
 Runs are looked at only when something of theirs changed while some gate of workers fits nobody.

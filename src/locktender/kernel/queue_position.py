@@ -215,7 +215,7 @@ class QueuePosition:
         for value, waiting in self.others.items():
             step = self._step(value)
             until, rest = divmod(own - self._begin(begins, value), step) if step else (0, 1)
-            # Whoever has the same turn goes first if it is older, and so are the first of its value.
+            # A value with the same turn goes first if its run is older, and so are the first of its value.
             count = until + 1 if rest or 0 <= until < older[value] else until
             served[value] = min(waiting, max(0, count))
         return served

@@ -77,13 +77,13 @@ class ResultCache:
     def _computed(self, entry: TaskEntry, node: int, scope: RenderScope) -> bytes:
         """What the node before it has computed for it."""
         if entry.idx == PLAIN:
-            return _told(scope.output(node))
+            return _key_of(scope.output(node))
         of = (entry.run.seq, entry.run.row.generation, node)
         if of not in self._split:
             if len(self._split) >= MAX_SPLIT:
                 self._split.clear()
             self._split[of] = codec.split_list(scope.output(node))
-        return _told(self._split[of][entry.idx])
+        return _key_of(self._split[of][entry.idx])
 
     # -- lookups -----------------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ class ResultCache:
         self._made.clear()
 
 
-def _told(value: bytes) -> bytes:
+def _key_of(value: bytes) -> bytes:
     if codec.is_error(value):
         error = codec.decode(value, codec.StepError)
         raise InvalidInput(f"its cache key could not be computed: {error}", field="cache_key")

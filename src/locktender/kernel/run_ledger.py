@@ -34,7 +34,7 @@ class RunLedger:
         self.run_queue: AdmissionQueue[QueuedRun] = AdmissionQueue()
         self.run_gate: Gate = CountGate("runs", "max_concurrent_runs", limits.max_concurrent_runs)
         self.default_runs: bool = False
-        """Nobody has set the run gate's limit: it is the default."""
+        """The run gate's limit was not set: it is the default."""
         self.tag_gates: dict[str, Gate] = {}
         self.runs: dict[int, RunEntry] = {}
         self.heads: dict[int, QueuedRun] = {}
@@ -87,7 +87,7 @@ class RunLedger:
                 key = lanes.signature(self.limits, row.tags, keeps=keeps)
         lane = self.run_queue.lanes.get(key)
         if lane is None:
-            # A hold passes the queue at once: it is nobody's turn there.
+            # A hold passes the queue at once and takes no turn there.
             fair = None if row.kind == "hold" or paused else self.fair_value(row)
             gates = (self.pause_gate,) if paused else self.run_gates(row, self.keeps_of(head))
             made: Lane[QueuedRun] = Lane(key, gates, fair=fair)
@@ -263,7 +263,7 @@ class RunLedger:
             del self.tag_gates[name]
 
     def ended(self, seq: int, behind: int | None = None) -> None:
-        """Whoever waited to replace this run may be looked at now, or waits for the one it stood `behind`."""
+        """The run that waited to replace this one is examined now, or waits for `behind`."""
         for head in self.held_back.pop(seq, ()):
             if behind is None:
                 head.waits = {KEY: max(0, self.now - head.joined)}

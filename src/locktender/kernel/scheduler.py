@@ -130,7 +130,7 @@ class Scheduler:
     ) -> None:
         """The store declared a worker dead: its rows are written already, what follows from them is not.
 
-        `handed_back`: what it was told to leave behind. It counts against nobody, but its slots come free
+        `handed_back`: what it was told to leave behind. No attempt is charged for it, but its slots come free
         no earlier than those of what was abandoned: its bodies ended with the worker, not before.
         `lease_until`: as its row had it in the end. What is known here may be as old as the worker.
         """
@@ -263,7 +263,7 @@ class Scheduler:
             self.lifecycle.order_stop(entry, "cancelled")
 
     def withdrawn(self, tasks: Iterable[tuple[int, int]], to: str, now: int) -> None:
-        """Offers the store took back (or cancelled) before anybody accepted them: the rows are written."""
+        """Offers the store took back (or cancelled) before a worker accepted them: the rows are written."""
         for task, token in tasks:
             entry = self.lifecycle.tasks.get(task)
             if entry is None or entry.token != token or entry.state != TaskState.SCHEDULED:
@@ -335,7 +335,7 @@ class Scheduler:
         elif state == TaskState.HANDED_BACK:
             declined = before == TaskState.SCHEDULED
             if declined:
-                self.ledger.workers.heard(entry.worker or "")
+                self.ledger.workers.clear_silence(entry.worker or "")
             self.lifecycle.ask_again(entry, state, now, reason, declined=declined)
         else:
             entry.state = state

@@ -1,7 +1,7 @@
 """Which ticks of a schedule become runs now, which are missed and why: a pure rule that any leader repeats.
 
 A tick is decided on once: `ScheduleState.last` passes over it in the commit that makes its run. So there is at
-most one run per tick, whoever leads. `last` never goes back: a clock that is set back repeats nothing.
+most one run per tick, under every leader. `last` never goes back: a clock that is set back repeats nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LATE_US: Final = 60 * SECOND
 MAX_TICKS: Final = 1_000
 """Decided on at a time; the rest follows with the next look."""
 MAX_GONE: Final = 5
-"""Ticks in a row that find nobody who knows the flow: then the schedule is paused."""
+"""Ticks in a row at which no worker knows the flow; then the schedule is paused."""
 
 
 @dataclass(slots=True)
@@ -144,7 +144,7 @@ class _Overlaps:
 
 
 def stopped_when_gone(state: ScheduleState, flow: str, ticks: int) -> ScheduleState:
-    """After ticks that found nobody who knows the flow."""
+    """After ticks at which no worker knew the flow."""
     gone = state.gone + ticks
     text = f"{gone} ticks in a row were missed: no worker has announced flow {flow}"
     return msgspec.structs.replace(state, gone=gone, stopped=text if gone >= MAX_GONE else "")

@@ -199,7 +199,7 @@ class Timeouts:
         )
         matching = list(worker_set.matching(requirement))
         silent = sum(worker.unanswered > 0 for worker in matching)
-        # Who only holds slots for code of its own is no worker to anybody else.
+        # A slot worker only holds slots for its own process and runs no tasks of others.
         workers = sum(HOLD not in worker.row.permits for worker in worker_set.by_id.values())
         text = (
             f"capacity: no worker with {wanted} for {spoken(now - entry.eligible_at)}"

@@ -197,7 +197,7 @@ class Election:
             if not is_fault(error):
                 raise
             pause_seconds = self._failure(error)
-            await self._tell(owner, term, error, pause_seconds)
+            await self._record_failed_term(owner, term, error, pause_seconds)
         finally:
             calm.cancel()
             # Not earlier: up to here the worker hands the ends of its attempts to this leader.
@@ -229,7 +229,9 @@ class Election:
         many = "1 term" if self._failed == 1 else f"{self._failed} terms in a row"
         return f"nothing is decided, because {many} failed: {why}"
 
-    async def _tell(self, owner: str, term: int, error: Exception, pause_seconds: float) -> None:
+    async def _record_failed_term(
+        self, owner: str, term: int, error: Exception, pause_seconds: float
+    ) -> None:
         """In the history, so that `why` says it in every process."""
         try:
             again_at = await self._store.now() + round(pause_seconds * SECOND)

@@ -112,14 +112,14 @@ class Leader:
     def notice(self, told: ChangeNotice) -> None:
         """Other processes committed something."""
         if told.outbox:
-            self._outbox.told()
+            self._outbox.notified()
         # An acceptance alone changes nothing, unless the worker could get more offers by it.
         known = self._scheduler
         if told.look or not known or any(map(known.ledger.workers.awaits_answer, told.accepted_by)):
             self.wake()
         elif told.queued or told.mailed:
-            self._queue.told(told.queued)
-            self._waits.told(told.mailed, known, is_behind=self._foreign)
+            self._queue.notified(told.queued)
+            self._waits.notified(told.mailed, known, is_behind=self._foreign)
             self._awake.set()
 
     def worker_changed(self) -> None:
@@ -183,7 +183,7 @@ class Leader:
             except Exception as error:
                 if not scheduler.lifecycle.at_run or not is_fault(error):
                     raise
-                log.exception("run %s cannot be decided", scheduler.lifecycle.at_run)
+                log.exception("failed to decide on run %s", scheduler.lifecycle.at_run)
                 await self._pipeline.stop()
                 fault = RunFault(scheduler.lifecycle.at_run, error)
                 await self._isolation.isolate(scheduler, fault)
@@ -256,7 +256,7 @@ class Leader:
         except Exception as error:
             if not scheduler.lifecycle.at_run or not is_fault(error):
                 raise
-            log.exception("run %s cannot be restored", scheduler.lifecycle.at_run)
+            log.exception("failed to restore run %s", scheduler.lifecycle.at_run)
             return {scheduler.lifecycle.at_run: reason_of(error)}
         clock_jump.restore_held(
             scheduler, snapshot.held, snapshot.held_tasks, found.graphs, snapshot.now

@@ -2,7 +2,7 @@
 
 A task beside the leader's cycles looks when it is told, and by itself: each tenth of a second where an
 application has ever submitted so, each second elsewhere. To the leader they are submissions of another process.
-The store moves an entry only while the term holds, so an entry becomes one run, whoever leads.
+The store moves an entry only while the term holds, so an entry becomes one run, under every leader.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class OutboxMover:
         self._store = store
         self._settings = settings
         self._on_submitted = on_submitted
-        self._told = asyncio.Event()
+        self._notified = asyncio.Event()
         self._used = False
 
-    def told(self) -> None:
+    def notified(self) -> None:
         """An application has committed a submission."""
-        self._told.set()
+        self._notified.set()
 
     async def keep(self, term: int) -> None:
         """Moves what comes in until the term is over, which the leader learns by itself, or it is cancelled."""
@@ -65,11 +65,11 @@ class OutboxMover:
                 seconds = POLL_SECONDS if self._used else UNUSED_POLL_SECONDS
                 with suppress(TimeoutError):
                     async with asyncio.timeout(seconds):
-                        await self._told.wait()
+                        await self._notified.wait()
 
     async def move(self, term: int) -> bool:
         """Moves the first entries. Whether there may be more."""
-        self._told.clear()
+        self._notified.clear()
         entries = await self._store.outbox(MAX_ENTRIES)
         if not entries:
             return False
@@ -120,11 +120,11 @@ async def checked(
     settings: Settings,
     store: Store,
 ) -> OutboxMove:
-    """The entry as a run. Raises what makes it none: whoever may call the function may write anything."""
+    """The entry as a run. Refuses wrong entries: every role that may call the function may write anything."""
     try:
         packed = unpack_run(entry.body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise InvalidInput(f"the submission is unreadable: {error}", field="body") from None
+        raise InvalidInput(f"the submission cannot be read: {error}", field="body") from None
     run = packed.run
     graph = graph_check.checked_graph(packed.graph)
     digest, body = graph_check.digest(graph)
@@ -175,7 +175,7 @@ def _check_json(value: bytes) -> None:
     try:
         codec.decode(value)
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"the arguments are no JSON: {error}", field="args") from None
+        raise InvalidInput(f"the arguments are not JSON: {error}", field="args") from None
     if codec.is_blob(value):
         raise InvalidInput("the arguments name a stored value.", field="args")
 

@@ -86,12 +86,12 @@ class Questions:
             try:
                 answer.set_result(question(scheduler, now))
             except Exception:
-                # Whoever asked is told from rows; the leader goes on.
+                # The asker gets its answer from rows; the leader continues.
                 log.exception("failed to answer a question about what is open")
                 answer.set_result(None)
 
     async def end(self) -> None:
-        """The term is over: whoever asked is told from rows."""
+        """The term is over: askers get their answers from rows."""
         self._scheduler = None
         live.led(self._store)
         for _, answer in self._asked + self._reading:

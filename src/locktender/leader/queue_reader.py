@@ -63,7 +63,7 @@ class QueueReader:
         self._new: list[int] = []
         self._named: list[int] = []
         """Runs that were submitted, as a notification says."""
-        self._told: set[int] = set()
+        self._known: set[int] = set()
         """Those of them that were read, and whose events were not yet."""
         self._rows: dict[int, RunRow] = {}
         """Rows that came with the events of their arrival."""
@@ -94,20 +94,20 @@ class QueueReader:
         except LocktenderError as error:
             log.warning("failed to reassign queue lanes: %s", error)
 
-    def told(self, runs: Iterable[int]) -> None:
+    def notified(self, runs: Iterable[int]) -> None:
         """These runs were just submitted: their rows are read before the history tells of them."""
         self._named += runs
 
     def history_read(self) -> None:
         """Everything was read of the history that was there when the last rows were."""
-        self._told.clear()
+        self._known.clear()
 
     def arrived(self, event: Event) -> None:
         """A run was queued. It is read unless it stands behind the heads that its lane holds."""
         number, rank = event.data.get("lane"), event.data.get("rank")
         if not isinstance(number, int) or not isinstance(rank, list):
             return
-        if event.run in self._told and not event.data.get("generation"):
+        if event.run in self._known and not event.data.get("generation"):
             return
         first, second = cast("list[int]", rank)
         self.put(event.run, number, (first, second))
@@ -196,7 +196,7 @@ class QueueReader:
     async def _put_named(self, scheduler: Scheduler, row: RunRow) -> None:
         if row.seq in self._lane_of or row.generation:
             return  # the history was read before the notification came, or tells of more
-        self._told.add(row.seq)
+        self._known.add(row.seq)
         place = rank(scheduler.ledger.limits, row.priority, row.queued_at)
         if self._holds(row.seq, row.lane, place):
             await self._put(scheduler, row)

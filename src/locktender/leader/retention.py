@@ -36,7 +36,7 @@ PRUNE_EVERY_US = 60 * SECOND
 CHECK_EVERY_US = 3_600 * SECOND
 MIN_RUNS_PER_SLICE, MAX_RUNS_PER_SLICE = 10, 1_000
 SHORT_SLICE_US, LONG_SLICE_US = 10_000, 50_000
-"""A slice that took less grows, one that took more shrinks: nobody else can write meanwhile on SQLite."""
+"""A slice that took less grows, one that took more shrinks: on SQLite no other process can write meanwhile."""
 MAX_SLICES_LOOKED_AT = 20
 MANY_ROWS = 1_000
 """Of no run: so many old ones are worth a check."""

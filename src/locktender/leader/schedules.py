@@ -35,7 +35,7 @@ MAX_ROUNDS = 10
 """Per sweep, where some of them cannot be decided on."""
 PUT_OFF_US = 60 * SECOND
 """For how long one that cannot be read or decided on is not looked at. Another release may read it."""
-MAX_TOLD = 1_000
+MAX_LOGGED = 1_000
 """Faulty schedules that were logged."""
 TAG = "schedule"
 """The tag by which the runs of a schedule are found."""
@@ -45,7 +45,7 @@ class ScheduleKeeper:
     def __init__(self, store: Store, on_submitted: Callable[[], None]) -> None:
         self._store = store
         self._on_submitted = on_submitted
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._turned_away = False
 
     async def run(self, term: int, now: int) -> None:
@@ -74,7 +74,7 @@ class ScheduleKeeper:
                     raise LocktenderError(row.unreadable)
                 moves.append(_move(row, row.spec, active, flows, now))
             except Exception as error:  # noqa: BLE001 — one schedule must not stop the others
-                self._tell(row.name, error)
+                self._log_once(row.name, error)
                 faulty.append(row.name)
         try:
             if moves:
@@ -98,17 +98,17 @@ class ScheduleKeeper:
             except Exception as error:
                 if not is_fault(error):
                     raise
-                self._tell(move.name, error)
+                self._log_once(move.name, error)
                 refused.append(move.name)
         return refused
 
-    def _tell(self, name: str, error: Exception) -> None:
+    def _log_once(self, name: str, error: Exception) -> None:
         """Once: it is looked at again and again."""
-        if name not in self._told:
-            if len(self._told) > MAX_TOLD:
-                self._told.clear()
-            self._told.add(name)
-            log.error("schedule %s cannot be decided on: %s", name, reason_of(error))
+        if name not in self._logged:
+            if len(self._logged) > MAX_LOGGED:
+                self._logged.clear()
+            self._logged.add(name)
+            log.error("failed to decide on schedule %s: %s", name, reason_of(error))
 
 
 def _move(

@@ -41,11 +41,11 @@ LACKING_US = 60 * SECOND
 MAX_WARNED_POOLS = 20
 _warned_pools: set[str] = set()
 _warned: set[str] = set()
-"""Defaults that this process has named in its log: each once, whoever leads in it."""
+"""Defaults that this process has named in its log: each once, over all its terms."""
 
 
 class DefaultWarnings:
-    """Says once per process where a default that nobody chose decides: in the log, because nothing fails."""
+    """Says once per process where a default decides that was not chosen: in the log, because nothing fails."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._default_deadline = "dispatch_deadline" not in settings.sources
@@ -53,7 +53,7 @@ class DefaultWarnings:
         self._clock = clock
         self._lacking_since: int | None = None
 
-    def look(self, ledger: Ledger, demand: Demand) -> None:
+    def warn(self, ledger: Ledger, demand: Demand) -> None:
         gate = ledger.run_gate
         full = ledger.default_runs and gate.used >= gate.limit
         if full and "runs" not in _warned and any(head.lane for head in ledger.heads.values()):
@@ -68,7 +68,7 @@ class DefaultWarnings:
                     break
                 _warned_pools.add(pool)
                 log.warning(
-                    "nobody has set pool %r, which is in use: it is unlimited."
+                    "pool %r is in use and was never set: it is unlimited."
                     " Set it: locktender pools set '%s' N; or refuse such steps: strict_pools",
                     pool,
                     pool,
@@ -102,7 +102,7 @@ class UnadvancedRuns:
         self._to_look_at: list[int] = []
         self._found: set[int] = set()
 
-    def look(self, ledger: Ledger) -> int:
+    def count(self, ledger: Ledger) -> int:
         if not self._to_look_at:
             self._to_look_at = list(ledger.runs)
         some = self._to_look_at[-MAX_RUNS_LOOKED_AT:]
@@ -196,9 +196,9 @@ class Sweep:
         await self._offer_again(scheduler, now)
         await self._schedules.run(scheduler.term, now)
         self.demand, self.demand_at = scheduler.sweep(now), now
-        unadvanced = self._unadvanced.look(scheduler.ledger)
+        unadvanced = self._unadvanced.count(scheduler.ledger)
         self._metrics.swept(scheduler.ledger, self.demand, unadvanced, now)
-        self._defaults.look(scheduler.ledger, self.demand)
+        self._defaults.warn(scheduler.ledger, self.demand)
         if self._audit is not None:
             self._background.start(self._audit.run(), "audit the history")
             self._audit = None

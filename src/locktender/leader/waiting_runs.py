@@ -39,10 +39,10 @@ class WaitingRuns:
         """The store's time when runs were last woken."""
         self._mailed: set[int] | None = set()
         """Runs that an event was sent to while they were not in memory. None: it may be any."""
-        self._told: set[int] = set()
+        self._known: set[int] = set()
         """Events that notifications named, and whose history was not read yet."""
         self._topics: list[int] = []
-        """Events of topics that nobody was told of yet."""
+        """Events of topics that are not announced to waiting runs yet."""
         self._turned_away = 0
         """How often in a row submitters were in the way."""
         self._again_at = 0
@@ -53,7 +53,7 @@ class WaitingRuns:
         self.next_at = await self._store.next_wake()
         self.woken_at = 0
         self._mailed, self._topics = None, []
-        self._told.clear()
+        self._known.clear()
         self._turned_away = self._again_at = 0
 
     def arrived(self, event: Event) -> None:
@@ -67,10 +67,10 @@ class WaitingRuns:
         number = int(event.data.get("n") or 0)
         if event.run == NOBODY:
             self._topics.append(number)
-        elif number not in self._told:
+        elif number not in self._known:
             self._to_run(event.run, scheduler)
 
-    def told(
+    def notified(
         self, mailed: Iterable[tuple[int, int]], scheduler: Scheduler, *, is_behind: bool
     ) -> None:
         """These events, (run, number), were just sent: they are looked for before the history tells of them.
@@ -78,12 +78,12 @@ class WaitingRuns:
         `is_behind`: the history is read next. It tells of them too, and of older runs, which come first.
         """
         for run, number in () if is_behind else mailed:
-            self._told.add(number)
+            self._known.add(number)
             self._to_run(run, scheduler)
 
     def history_read(self) -> None:
         """Everything was read of the history that was there when the notifications came."""
-        self._told.clear()
+        self._known.clear()
 
     def _to_run(self, run: int, scheduler: Scheduler) -> None:
         if run not in scheduler.ledger.runs:
@@ -120,7 +120,7 @@ class WaitingRuns:
             except Exception as error:
                 if not is_fault(error):
                     raise
-                log.warning("cached result %s cannot be read: %s", result.key, error)
+                log.warning("failed to read cached result %s: %s", result.key, error)
                 del found[result.key]
                 continue
             values |= {} if value is None else {result.key: value}
@@ -182,6 +182,6 @@ class WaitingRuns:
             self._queue.put_woken(woken.read)
         for run_id in woken.held:
             if (row := await self._store.run(run_id)) is not None:
-                log.error("run %s is held: the time it waits for cannot be read", run_id)
+                log.error("run %s is held: failed to read the time it waits for", run_id)
                 now = await self._store.now()
                 scheduler.held.restore([row], (), scheduler.graphs, now)

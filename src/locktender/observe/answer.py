@@ -154,7 +154,7 @@ def _count_text(count: int, meant: Precision) -> str:
 def _wait_lines(reasons: tuple[Reason, ...], head: str) -> list[str]:
     """`Expected wait: ~40s: 3rd of 7 for pool db, median hold 26s over the last 50`, of the slowest gate."""
     known = [each for each in reasons if each.estimate_us is not None]
-    # Nobody knows when a pause ends.
+    # When a pause ends is not known.
     if not known or any(each.gate == "pause" for each in reasons):
         return []
     slowest = max(known, key=lambda each: each.estimate_us or 0)

@@ -55,7 +55,7 @@ async def pages(store: Store, where: EventFilter) -> AsyncIterator[list[EventRow
 
 
 async def at_once() -> None:
-    """The pace of an audit that somebody waits for."""
+    """The pace of an audit that a caller waits for."""
 
 
 class HistoryReading:
@@ -108,7 +108,9 @@ class HistoryReading:
             # The rows name a seq; so does the state. Where they differ one of them was changed.
             usable = self.replaying.world.last_seq == state.seq
         except (StateUnreadable, NotFound) as error:
-            log.warning("the last audit's state cannot be read, all is read again: %s", error)
+            log.warning(
+                "failed to read the last audit's state, reading the whole history: %s", error
+            )
             usable = False
         if not usable or (self.replaying.violations and state.batches != self._batches):
             self._start()
@@ -189,7 +191,7 @@ class HistoryReading:
         """Stores the state for the next audit. If that fails, the next one reads more."""
         body = self.replaying.save()
         if len(body) > MAX_STATE_BYTES:
-            log.warning("the audit's state takes %s bytes and is not stored", len(body))
+            log.warning("the audit's state is too large to be stored: %s bytes", len(body))
             return
         seq, now = self.replaying.world.last_seq, await self._store.now()
         try:

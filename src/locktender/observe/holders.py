@@ -1,4 +1,4 @@
-"""To whom time at a gate was lost: who held it, by the samples that the leader wrote (`kernel/wait_book.py`)."""
+"""Which runs held a gate while others waited there, by the samples of the leader (`kernel/wait_book.py`)."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ class CostBook:
                 self._after = max(rows[0].seq - 1, self._after - OVERLAP)
                 break
         self._forget(since)
-        return await self._told()
+        return await self._costs()
 
     def passed(self, now: int) -> dict[str, float]:
         """Gate → how many of those that had waited there went on within the last minute, about."""
@@ -237,7 +237,7 @@ class CostBook:
             del self._by_minute[minute]
         self._samples.forget(since)
 
-    async def _told(self) -> list[LimitCost]:
+    async def _costs(self) -> list[LimitCost]:
         total: Costs = {}
         for costs in self._by_minute.values():
             for gate, (us, waits, to) in costs.items():

@@ -212,13 +212,13 @@ async def turns_taken(store: Store, fair: Fair) -> tuple[Turns, bool]:
     known = False
     for tail in TAILS:
         rows = await store.events(EventFilter(limit=tail, newest=True))
-        turns, known = replayed(_told(rows), fair, whole=len(rows) < tail)
+        turns, known = replayed(_turn_events(rows), fair, whole=len(rows) < tail)
         if known:
             break
     return turns, known
 
 
-def _told(rows: Sequence[EventRow]) -> Iterator[Event]:
+def _turn_events(rows: Sequence[EventRow]) -> Iterator[Event]:
     """What may concern turns, the last first."""
     for row in reversed(rows):
         if row.run <= NOBODY or b'"turn":' in row.body:

@@ -1,4 +1,4 @@
-"""Blame: what the time of a run went into, from its history.
+"""The time of a run, split into work, waits by gate and hand-off, from its history; `blame.py` adds who held it.
 
 Each stretch of time between two events of a task is its own work, a wait at a gate, or hand-off. The critical
 path leads from the end of the run back to its submission: the task that ended last, before it the one it needed
@@ -31,7 +31,7 @@ LOST: Final = "lost attempt"
 OFFER: Final = "offer"
 """Offered to a worker that did not accept."""
 LEADER: Final = "leader"
-"""Nobody led, or a new leader had not decided yet."""
+"""There was no leader, or a new one had not decided yet."""
 CLOCK: Final = "clock"
 """The store's clock was set back."""
 _NO_WORKER: Final = "worker"

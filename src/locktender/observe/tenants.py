@@ -1,4 +1,4 @@
-"""`why` and `blame` for somebody who may not know whose the other runs are: numbers stay, names go."""
+"""`why` and `blame` for a tenant: numbers of other tenants' runs stay, their names are removed."""
 
 from __future__ import annotations
 

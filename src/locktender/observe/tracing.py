@@ -71,7 +71,7 @@ def valid_parent(text: str) -> str | None:
 
 
 def start(attempt: TracedAttempt) -> Span | None:
-    """The attempt's span; None where nobody collects any."""
+    """The attempt's span; None where spans are not collected."""
     if "opentelemetry.trace" not in sys.modules:
         return None
     try:
@@ -79,7 +79,7 @@ def start(attempt: TracedAttempt) -> Span | None:
         return None if tracer is None else _started(tracer, attempt)
     except Exception:
         # A broken exporter or sampler must not cost a task.
-        log.exception("no span for task %s", attempt.task)
+        log.exception("failed to start a span for task %s", attempt.task)
         return None
 
 
@@ -122,7 +122,7 @@ def end(span: Any, state: str, failure: Failure | None, reason: str | None) -> N
             span.add_event("exception", _exception(failure))
         span.end()
     except Exception:
-        log.exception("a span was not ended")
+        log.exception("failed to end a span")
 
 
 def _exception(failure: Failure) -> Mapping[str, str]:
@@ -141,7 +141,7 @@ def _tracer() -> Tracer | None:
 
     provider = trace.get_tracer_provider()
     if isinstance(provider, trace.ProxyTracerProvider):
-        return None  # nobody has set one
+        return None  # none is set
     if _known is None or _known[0] is not provider:
         _known = provider, provider.get_tracer("locktender")
     return _known[1]

@@ -120,7 +120,7 @@ async def _waits(store: Store, row: RunRow, now: int) -> tuple[Reason, ...]:
 
 
 async def _zone_of(store: Store, row: RunRow) -> str:
-    """The zone of the schedule that made the run: whoever set it thinks in its times."""
+    """The zone of the schedule that made the run: its author thinks in times of that zone."""
     name = row.tags.get("schedule")
     rows = [] if name is None else await store.schedules([name])
     return rows[0].spec.tz if rows and rows[0].spec is not None else "UTC"

@@ -166,7 +166,7 @@ class CommandProvisioner:
             self._list_error = error
             raise
         self._list_error = None
-        # Whoever was requested before it began is in it, or is not there.
+        # A worker that was requested before the call began is in the list, or does not exist.
         self._since = deque((each for each in self._since if each not in before), IDS_KEPT)
 
     async def release(self, name: str) -> None:

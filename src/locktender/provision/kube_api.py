@@ -99,7 +99,7 @@ class KubeApi:
         parts = urlsplit(access.server)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InvalidSettings(
-                "provisioner.api_server is no url.",
+                "provisioner.api_server is not a url.",
                 field="provisioner.api_server",
                 got=access.server,
                 hint="e.g. http://127.0.0.1:8001",
@@ -211,10 +211,10 @@ class KubeApi:
         except TimeoutError:
             if sent:
                 raise
-            raise ApiUnreachable(f"{self._where} did not answer in time", sent=False) from None
+            raise ApiUnreachable(f"{self._where} timed out", sent=False) from None
         except (OSError, h11.RemoteProtocolError, EOFError) as error:
             raise ApiUnreachable(
-                f"{self._where} is not reached: {str(error) or type(error).__name__}", sent=sent
+                f"failed to reach {self._where}: {str(error) or type(error).__name__}", sent=sent
             ) from error
         finally:
             if writer is not None:

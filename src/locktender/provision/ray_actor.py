@@ -39,7 +39,7 @@ class WorkerActor:
         """
         words            of `locktender worker`
         variables        of the worker, without secrets
-        start_seconds    without a call of `start` for so long, the actor ends: nobody waits for it
+        start_seconds    without a call of `start` for so long, the actor ends: no leader waits for it
         grace_seconds    after `drain` the worker is killed if it has not ended by then
         """
         self._words = list(words)

@@ -148,7 +148,7 @@ class RayBridge:
         now = self._clock.monotonic()
         released = now - self._unmet.get(name, now) > UNMET_US
         if released or now - self._since[name] > 2 * self._patience_us:
-            # Nobody counts on it any more: it must not wait in the cluster for ever.
+            # The leader does not count it any more: it must not wait in the cluster for ever.
             self._ray.kill(self._actors[name])
         return {"name": name, "state": "starting", "detail": "waits for room in the cluster"}
 

@@ -1,6 +1,6 @@
 """Connections of the HTTP server: how many there are, and how long each may do nothing.
 
-Whoever reaches the port can open connections, before any token is asked for. A
+Every client that reaches the port can open connections before it shows a token. A
 connection is *idle* while no whole request of it is being answered: it shakes
 hands for TLS, sends its request, or is kept for the next one. Beyond
 `most_connections` the oldest idle one is closed for each new one, so that a

@@ -81,7 +81,7 @@ def networks(given: Iterable[str]) -> Iterable[Network]:
             yield ipaddress.ip_network(each)
         except ValueError as error:
             raise InvalidInput(
-                f"{each!r} is no network: {error}.",
+                f"{each!r} is not a network: {error}.",
                 field="trusted_proxy",
                 got=each,
                 hint="e.g. 10.0.0.7 or 10.0.0.0/8",
@@ -120,7 +120,7 @@ class _PasswordNeeded(ValueError):
 
 
 def _no_password() -> str:
-    raise _PasswordNeeded  # else the process would wait for somebody to type it
+    raise _PasswordNeeded  # else the process would wait for a typed password
 
 
 def _wrong_pair(error: Exception, files: dict[str, Path]) -> InvalidInput:

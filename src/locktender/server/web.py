@@ -83,7 +83,7 @@ def _address(host: str, port: int, option: str) -> tuple[socket.AddressFamily, t
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise InvalidInput(
-            f"{host!r} is no address.",
+            f"{host!r} is not an address.",
             field=option.replace("port", "host"),
             got=host,
             hint="Use 127.0.0.1 for this machine alone, 0.0.0.0 for every address it has.",
@@ -104,7 +104,10 @@ def _refused(error: OSError, host: str, port: int, option: str) -> InvalidInput:
         )
     if error.errno == errno.EADDRNOTAVAIL:
         return InvalidInput(
-            f"{host} is no address of this machine.", field=where, got=host, hint="Try: 127.0.0.1"
+            f"{host} is not an address of this machine.",
+            field=where,
+            got=host,
+            hint="Try: 127.0.0.1",
         )
     if error.errno in (errno.EACCES, errno.EPERM):
         return InvalidInput(

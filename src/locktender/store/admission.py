@@ -89,7 +89,7 @@ def counter_names(
 
 
 def active_of(rows: Iterable[Row]) -> dict[str, int]:
-    """Active runs by counter, from (name, admitted, closed). One that cannot be read keeps nobody out."""
+    """Active runs by counter, from (name, admitted, closed). One that cannot be read refuses no run."""
     return {
         name: 0 if wrong(admitted) or wrong(closed) else admitted - closed
         for name, admitted, closed in rows
@@ -143,7 +143,7 @@ class Ceilings:
         self._turned_away[ceiling] += 1
         self._refused[WAITING] += 1
         active = self._now_active(WAITING)
-        return self._told(ceiling, active, 1, active - limit + self._refused[WAITING], now)
+        return self._refusal(ceiling, active, 1, active - limit + self._refused[WAITING], now)
 
     def count_woken(self, tags: Mapping[str, str]) -> None:
         """A woken run counts as active. No ceiling refuses it."""
@@ -161,7 +161,7 @@ class Ceilings:
             wanted = self.added[name] - self._before[name] + turned_away
             room = ceiling.limit - active
             if ceiling.limit != UNLIMITED and wanted > room:
-                found.append(self._told(ceiling, active, wanted, wanted - room, now))
+                found.append(self._refusal(ceiling, active, wanted, wanted - room, now))
         return max(found, key=lambda full: (full.never, full.retry_after_us), default=None)
 
     def _now_active(self, name: str) -> int:
@@ -177,7 +177,7 @@ class Ceilings:
         active = self._now_active(name)
         # All of `added` are to be let in too.
         closing = active - concerned[name].limit + self._refused[name]
-        return self._told(concerned[name], active, 1, closing, now)
+        return self._refusal(concerned[name], active, 1, closing, now)
 
     def _concerning(self, tags: Mapping[str, str]) -> Iterator[_Ceiling]:
         yield _Ceiling(TOTAL, MAX_ACTIVE, MAX_ACTIVE, self._limits.max_active)
@@ -187,7 +187,7 @@ class Ceilings:
                 spoken = f"{rule.key}={tags[rule.key]}" if rule.per_value else rule.name
                 yield _Ceiling(name, spoken, rule.name, rule.max_active)
 
-    def _told(self, ceiling: _Ceiling, active: int, wanted: int, closing: int, now: int) -> Full:
+    def _refusal(self, ceiling: _Ceiling, active: int, wanted: int, closing: int, now: int) -> Full:
         """`closing`: how many have to close first. What is counted closes at its share of the pace."""
         total = self._active.get(TOTAL, 0)
         share = self._active.get(ceiling.name, 0) / total if total else 1.0

@@ -85,7 +85,7 @@ def announced_flows(rows: Iterable[Row]) -> list[AnnouncedFlow]:
         try:
             found.append(read_flow(body))
         except _FAULTS as error:
-            log.warning("the announcement of flow %r cannot be read: %s", name, error)
+            log.warning("failed to read the announcement of flow %r: %s", name, error)
     return found
 
 
@@ -159,7 +159,7 @@ def runs(rows: Iterable[Row]) -> list[RunRow]:
 
 
 def run(row: Row) -> RunRow:
-    """Never fails: whoever reads rows of many runs gets all of them. What is wrong is said in `unreadable`."""
+    """Never fails: a reader of many runs gets all of them. `unreadable` says what is wrong."""
     values: list[Any] = list(row)
     fault = ""
     for index, (name, types, harmless) in enumerate(_RUN_COLUMNS):
@@ -360,7 +360,7 @@ def _read_request(body: bytes) -> Request | None:
 
 
 def asked_workers(rows: Iterable[Row]) -> list[AskedWorker]:
-    """Without those that cannot be read: nobody waits for them."""
+    """Without those that cannot be read: the leader does not wait for them."""
     found: list[AskedWorker] = []
     for row in rows:
         asked = AskedWorker(*row)

@@ -45,7 +45,7 @@ def packed_rows(
 
 
 def by_run(changes: Iterable[Change]) -> Mapping[int, list[Change]]:
-    """Changes of tasks under the runs they belong to; those of no task under nobody."""
+    """Changes of tasks under the runs they belong to; those of no task under no run."""
     found: dict[int, list[Change]] = {}
     for change in changes:
         run = run_of(change.task) if change.task else NOBODY

@@ -38,7 +38,7 @@ def throttled_names(runs: Iterable[NewRun]) -> set[str]:
 
 
 def starts_of(rows: Iterable[Sequence[Any]]) -> dict[str, list[int]]:
-    """Rows of `throttles_by_name`: name → instants of starts. What cannot be read has thrown nobody back."""
+    """Rows of `throttles_by_name`: name → instants of starts. What cannot be read delays no run."""
     found: dict[str, list[int]] = {}
     for name, starts in rows:
         try:

@@ -9,7 +9,7 @@ A lease that cannot be renewed is given up before it ends, and its owner learns 
 boot-time clock, from before the renewal was sent: never later than the store's own end.
 
 The thread itself may be held up past that end: a body keeps the interpreter's lock, the machine or the process
-was paused. Then it asks the store first. If its row is there, nobody was given its work, and it goes on.
+was paused. Then it asks the store first. If its row is there, no other worker has its work, and it continues.
 """
 
 from __future__ import annotations

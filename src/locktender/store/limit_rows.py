@@ -115,7 +115,7 @@ def pause_seq(row: LimitRow) -> int:
 def readable(rows: Iterable[Sequence[Any]]) -> list[LimitRow]:
     """Stored rules. Never fails: where one cannot be read, something safe is in force in its place.
 
-    A pool, a tag or a flow stays shut: its limit is not known. Any other is left out, as if nobody had set it.
+    A pool, a tag or a flow stays shut: its limit is not known. Any other is left out, as if it was never set.
     """
     found: list[LimitRow] = []
     for *key, declared, live in rows:
@@ -233,7 +233,7 @@ def check_patch(kind: str, name: str, patch: bytes) -> dict[str, Any]:
 
 
 def patched(kind: str, name: str, base: bytes | None, patch: bytes) -> bytes:
-    """The rule `base` (None: nobody set it) with the fields of `patch` in it, checked as a whole."""
+    """The rule `base` (None: it was never set) with the fields of `patch` in it, checked as a whole."""
     fields = check_patch(kind, name, patch)
     rule: dict[str, Any] = {}
     if base is not None:

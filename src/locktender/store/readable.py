@@ -48,7 +48,7 @@ async def readable(store: StoreBase, snapshot: Snapshot) -> ReadableRuns:
             unreadable[digest] = str(error)
     by_run: dict[int, list[TaskRow]] = {}
     for number, task in enumerate(snapshot.tasks, 1):
-        # An await that has nothing to wait for lets nobody else run: the loop has to be left.
+        # An await that has nothing to wait for lets no other task run: the loop has to be left.
         if not number % ROWS_AT_ONCE:
             await asyncio.sleep(0)
         by_run.setdefault(run_of(task.id), []).append(task)

@@ -122,7 +122,7 @@ class LoopLag:
                 if not self._answered.wait(half):
                     self._late(half)
             except Exception:
-                log.exception("failed to look who holds the worker's loop: internal error")
+                log.exception("failed to find what holds the worker's loop: internal error")
                 self._answered.wait()
             if not self._stop.is_set():
                 self._note(self._answered_at - self._asked_at)
@@ -149,14 +149,14 @@ class LoopLag:
                 continue
             times += 1
             if times >= enough:
-                self._say(sight)
+                self._log(sight)
                 step = sight.step
                 del before, sight  # a handle that has run must not be kept alive
                 self._answered.wait()
-                self._tell(step)
+                self._report(step)
                 return
 
-    def _tell(self, step: str | None) -> None:
+    def _report(self, step: str | None) -> None:
         if step is not None and self._on_block is not None and not self._stop.is_set():
             self._on_block(step, self._answered_at - self._asked_at)
 
@@ -168,7 +168,7 @@ class LoopLag:
         handle = running_handle(frame)
         return None if handle is None else LoopSample(handle, None, *_place(frame))
 
-    def _say(self, sight: LoopSample) -> None:
+    def _log(self, sight: LoopSample) -> None:
         now = self._clock.monotonic()
         subject = sight.step or sight.place
         if now - self._said.get(subject, -SAY_AGAIN_US) < SAY_AGAIN_US:

@@ -261,7 +261,7 @@ class Membership:
         self.worker.empty_work_root()
 
     def _drain_list(self) -> tuple[tuple[int, int], ...]:
-        """Attempts that are charged to nobody if this process ends without them. From any thread."""
+        """Attempts that are not charged if this process ends without them. From any thread."""
         ends, attempts = list(self._unwritten), self.worker.unended() + self.offers.unanswered()
         if (leader := self._leader) is not None:
             ends += leader.unwritten()
@@ -371,7 +371,9 @@ class Membership:
             done = {end.token for end in batch}
             self._unwritten = [end for end in self._unwritten if end.token not in done]
             for task, token in stale:
-                log.warning("task %s: the end of attempt %s came too late", task, token)
+                log.warning(
+                    "task %s: the end of attempt %s was refused, it came too late", task, token
+                )
 
     # -- the lease ---------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 In a container the machine's memory says nothing: the kernel kills at the limit of the control group. So the
 limit of the process's own group counts, or that of any group above it, whichever is nearest to being reached.
-Pages of files that nobody has touched for a while are not counted: the kernel drops them before it kills
+Pages of files that were not used for a while are not counted: the kernel drops them before it kills
 (Docker and Kubernetes count alike).
 
 `Pressure` is made and asked on the worker's loop; its attributes are plain values that the lease thread may
@@ -11,7 +11,7 @@ ended must not wait for the next one: `claim` says so, at most ten times a secon
 and empties quickly would otherwise write more rows than ends of tasks.
 
 A row always carries the claim that was last published as urgent or unchanged, and not what is felt by then: a
-renewal that said on its own that the worker is full would be corrected by nobody, and the worker would be idle.
+renewal that said on its own that the worker is full would stay uncorrected, and the worker would be idle.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def _number(value: object, field: str) -> float:
             f"progress takes numbers from 0 up, not {field}={value!r}.",
             field=field,
             got=value,
-            hint="progress(done, total): e.g. progress(3, 10). Leave total out if nobody knows it.",
+            hint="progress(done, total): e.g. progress(3, 10). Leave total out if it is not known.",
         )
     return number
 

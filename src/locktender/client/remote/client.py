@@ -70,7 +70,7 @@ class SubmittedPart(msgspec.Struct, frozen=True):
 class NamedCalls:
     """Calls of one flow: bound and checked here where its code is here, and made by a worker or the server.
 
-    The graph is not traced here and not sent: with one, whoever has a token could run any step of a worker with
+    The graph is not traced here and not sent: with one, any token could run any step of a worker with
     any arguments, beside the flow that its author wrote.
     """
 
@@ -284,7 +284,7 @@ class RemoteClient(AsyncClient):
                 for index, call in enumerate(given)
             ]
         except InvalidInput as error:
-            # A name that nobody knows is the mistake to tell of first.
+            # An unknown name is the first mistake to report.
             found = await self.flows.get(flow)
             error.hint = f"{error.hint or ''} It is {found.spoken}.".strip()
             raise

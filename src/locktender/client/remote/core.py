@@ -171,7 +171,7 @@ class EndsWaiter:
                 self._asked = set(runs)
                 self._request = asyncio.create_task(self._ask(part, wait))
                 try:
-                    self._tell(await self._request)
+                    self._resolve(await self._request)
                     heard = self._clock.monotonic()
                 except asyncio.CancelledError:
                     current = asyncio.current_task()
@@ -188,7 +188,7 @@ class EndsWaiter:
         query = {"numbers": ",".join(map(str, runs)), "wait": wait}
         return await self._http.get("/runs/ended", list[EndedRun], "ended", query=query)
 
-    def _tell(self, ended: list[EndedRun]) -> None:
+    def _resolve(self, ended: list[EndedRun]) -> None:
         for run in ended:
             for future in self._waiters.pop(run.number, ()):
                 if not future.done():

@@ -343,7 +343,7 @@ def checked_url(url: str) -> str:
         parts = urlsplit(url)
         host, _ = parts.hostname or "", parts.port
     except ValueError as error:
-        raise InvalidInput(f"url is no address: {error}.", field="url") from None
+        raise InvalidInput(f"url is not an address: {error}.", field="url") from None
     if parts.username is not None or parts.password is not None:
         raise InvalidInput(
             "a server takes no user and password.",
@@ -353,7 +353,7 @@ def checked_url(url: str) -> str:
         )
     if not host or parts.query or parts.fragment:
         raise InvalidInput(
-            "url is no address of a server.",
+            "url is not the address of a server.",
             field="url",
             got=url,
             hint="e.g. https://flows.example.org or http://127.0.0.1:8470",

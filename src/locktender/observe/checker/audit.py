@@ -237,7 +237,7 @@ def _feed(world: HistoryState, watch: Watch, event: Event) -> None:
             for see_cache in watch.cache_handlers:
                 see_cache(event)
         case "limit" if event.after == "asked":
-            # Somebody set it. For submitters it counts from here, for all else from the leader's commit.
+            # A client set it. For submitters it counts from here, for all else from the leader's commit.
             for see_asked in watch.asked_handlers:
                 see_asked(event)
         case "limit":

@@ -26,7 +26,7 @@ class PlaceRule(Rule):
 
     Of a worker the history knows executors and labels. Which steps it has, and whether it drains, is not
     there: where only that is amiss, the rule is silent. So it is soon after a worker came or left, which a
-    leader learns later than the history, and while no worker lives: nobody could use the place then.
+    leader learns later than the history, and while no worker lives: no other run could use the place then.
     """
 
     id = "places"

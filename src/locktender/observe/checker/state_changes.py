@@ -133,7 +133,7 @@ class Terminal(Rule):
 
     def end(self, event: Event, run: CheckedRun) -> None:
         if run.state == "held":
-            # What waits in a held run was decided by nobody: only what runs must end before it.
+            # What waits in a held run was not decided on: only what runs must end before it.
             if run.in_flight:
                 self.report(
                     event,

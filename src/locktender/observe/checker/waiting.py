@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from locktender.base.events import Event
 from locktender.base.graph import Executor
@@ -287,6 +287,14 @@ def _special(rule: PoolRule) -> bool:
 _UNBOUNDED = 1 << 62
 
 
+TASK_GATES: Final[dict[str, Callable[[str], bool]]] = {
+    **dict.fromkeys(("pool", "reserved", "paused", "rate", "window"), bool),
+    "run": lambda name: name.split(":")[0] == "parallel",
+    "worker": lambda name: not name,
+}
+"""Kinds of gates that a task may be recorded at → whether this is a name of one."""
+
+
 class TrueReason(Rule):
     """A task recorded as waiting is requested, and the gate was shut: used + need > limit, as recorded."""
 
@@ -308,16 +316,17 @@ class TrueReason(Rule):
     def _judge(self, event: Event, task: CheckedTask) -> None:
         gate = str(event.data.get("gate", ""))
         kind, _, name = gate.partition(":")
-        if kind in {"pool", "reserved", "paused", "rate"} and name:
-            self._judge_pool(event, task, kind, name)
-        elif kind == "window" and name:
-            self._judge_window(event, task, name)
-        elif kind == "run" and (name == "parallel" or name.startswith("parallel:")):
-            self._judge_parallel(event, task, name.partition(":")[2])
-        elif gate != "worker":
+        known = TASK_GATES.get(kind)
+        if known is None or not known(name):
             self.report(
-                event, f"task {task.id} is recorded as waiting at {gate!r}, which is no gate."
+                event, f"task {task.id} is recorded as waiting at {gate!r}, which is not a gate."
             )
+        elif kind == "window":
+            self._judge_window(event, task, name)
+        elif kind == "run":
+            self._judge_parallel(event, task, name.partition(":")[2])
+        elif kind != "worker":
+            self._judge_pool(event, task, kind, name)
 
     def _judge_pool(self, event: Event, task: CheckedTask, kind: str, pool: str) -> None:
         rule = self.world.in_force.limits.pool(pool)

@@ -67,7 +67,7 @@ class UnsupportedType(InvalidInput):
 
 
 class Unauthorized(LocktenderError):
-    """Nobody that this server knows asks."""
+    """The request has no token that this server knows."""
 
     code = "unauthorized"
 

@@ -324,12 +324,6 @@ class CountsQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     task: Annotated[int, Meta(ge=1, le=2**63 - 1)] | UnsetType = UNSET
 
 
-class PageQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """How much to list."""
-
-    limit: PageSize = 100
-
-
 class PartQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """Which part of a long list."""
 

@@ -53,7 +53,7 @@ async def resume_flow(call: ApiCall) -> Reply:
 
 
 async def _detail(call: ApiCall, name: str, *, paused: bool) -> FlowDetail:
-    """Of a flow that nobody has announced, of which there are runs, no more than its name is known."""
+    """Of a flow that has runs and that no worker announced, only its name is known."""
     try:
         return await call.client.flows.get(name)
     except NotFound:

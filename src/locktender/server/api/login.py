@@ -65,7 +65,7 @@ def login_routes(
     async def show_login(request: Request) -> Response:
         target = safe_target(request.query_params.get("next"))
         if not isinstance(access, TokenAccess):
-            return _go(target)  # nobody has to log in
+            return _go(target)  # no login is needed here
         return raw(page("", target).encode(), HTML, 200, POLICY)
 
     async def log_in(request: Request) -> Response:
@@ -98,7 +98,7 @@ def login_routes(
 
 
 def login_url(target: str) -> str:
-    """Where a page sends somebody who has not logged in."""
+    """Where a page sends a browser that has not logged in."""
     return f"/login?next={quote(safe_target(target), safe='/')}"
 
 
@@ -111,12 +111,12 @@ def safe_target(given: str | None) -> str:
 
 
 def check_same_site(request: Request) -> None:
-    """A page of somebody else must not log a browser in: it would work with a stranger's token."""
+    """A page of another origin must not log a browser in: the user would work with that page's token."""
     check_origin(request)
     site = request.headers.get("sec-fetch-site", "none")
     if site not in ("none", "same-origin"):
         raise Forbidden(
-            "a page of another origin may not ask this server.", field="sec-fetch-site", got=site
+            "requests from a page of another origin are refused.", field="sec-fetch-site", got=site
         )
 
 
@@ -128,7 +128,7 @@ async def read_form(request: Request) -> dict[str, str]:
     try:
         found = parse_qs(body.decode("ascii"), keep_blank_values=True, max_num_fields=50)
     except ValueError as error:
-        raise Malformed(f"this is no form: {error}.", field="body") from None
+        raise Malformed(f"the form cannot be read: {error}.", field="body") from None
     return {name: values[-1] for name, values in found.items()}
 
 

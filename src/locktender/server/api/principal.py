@@ -34,7 +34,7 @@ FORM_TYPES = frozenset({"application/x-www-form-urlencoded", "multipart/form-dat
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody who asks: what they may do, and which runs are theirs."""
+    """Who sent the request: what they may do, and which runs are theirs."""
 
     name: str
     """Recorded with every change."""
@@ -117,7 +117,7 @@ class LoopbackAccess:
         """Nothing is open."""
 
     def identify(self, request: Request) -> Principal:
-        """Raises `Forbidden` for what comes from a web page of somebody else."""
+        """Raises `Forbidden` for what comes from a web page of another origin."""
         host = request.headers.get("host", "")
         if hostname(host) not in LOCAL_HOSTS:
             raise Forbidden(
@@ -144,7 +144,7 @@ def check_origin(request: Request) -> None:
     origin = request.headers.get("origin")
     if origin is not None and origin.lower() != own_origin(request):
         raise Forbidden(
-            "a page of another origin may not ask this server.", field="origin", got=origin
+            "requests from a page of another origin are refused.", field="origin", got=origin
         )
 
 

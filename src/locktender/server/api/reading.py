@@ -64,7 +64,7 @@ async def read_all(request: Request, most: int) -> bytes:
             _check_size(size, most)
             parts.append(part)
     except ClientDisconnect:
-        # Nobody reads the answer, and it is no fault of the server that its log should tell.
+        # The client is gone: no answer can be sent, and the log needs no error.
         raise Malformed("the connection ended before the body.", field="body") from None
     return b"".join(parts)
 
@@ -95,7 +95,7 @@ def parse(raw: bytes) -> Any:
     except json.JSONDecodeError as error:
         said = error.msg.removesuffix(" starting at")
         early = error.pos >= len(text.rstrip()) or said == "Unterminated string"
-        what = "ends too early" if early else "is no JSON"
+        what = "ends too early" if early else "is not JSON"
         raise Malformed(
             f"the body {what}: {said} at line {error.lineno}, column {error.colno}.",
             field="body",
@@ -128,7 +128,10 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _constant(name: str) -> NoReturn:
     raise Malformed(
-        f"the body is no JSON: {name} is no number there.", field="body", got=name, hint="Use null."
+        f"the body is not JSON: {name} is not a number in JSON.",
+        field="body",
+        got=name,
+        hint="Use null.",
     )
 
 
@@ -203,7 +206,7 @@ MOST_QUOTED = 80
 
 def no_cursor(given: str) -> InvalidInput:
     return InvalidInput(
-        "this is no cursor.",
+        "this is not a cursor.",
         field="cursor",
         got=given,
         hint="Give `next` of the page before, or leave it out.",
@@ -390,7 +393,7 @@ def pairs(text: str, field: str) -> dict[str, str]:
         key, equals, value = part.partition("=")
         if not equals or not key or not value:
             raise InvalidInput(
-                f"{field} is no filter: {part[:MOST_QUOTED]!r} at position {at} is no key=value.",
+                f"{field} is not a filter: {part[:MOST_QUOTED]!r} at position {at} is not key=value.",
                 field=field,
                 got=text,
                 hint=f"e.g. {field}=tenant=acme,kind=bulk",

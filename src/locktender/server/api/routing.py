@@ -92,7 +92,7 @@ class ApiCall:
         return await self.run_named(self.path("run"))
 
     async def run_named(self, run_id: str) -> tuple[AsyncRun[Any], RunInfo]:
-        # One answer for both: nobody learns whether a run of another exists.
+        # One answer for both: a tenant must not learn whether a run of another exists.
         missing = NotFound(f"there is no run {run_id!r}.", field="run", got=run_id)
         try:
             run = await self.client.runs.get(run_id)

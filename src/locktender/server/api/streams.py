@@ -163,7 +163,7 @@ class EventStream(Response):
         wanted: Callable[[FollowedEvent], bool] | None,
         ended: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
-        """`wanted`: None for everything. `ended` returns when whoever follows may not any more."""
+        """`wanted`: None for everything. `ended` returns when the follower has lost its right."""
         super().__init__(headers={**HEADERS, "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._followers = followers

@@ -134,7 +134,7 @@ async def hide_timeline(call: ApiCall, drawn: Timeline) -> Timeline:
 
 
 def shown_pool(principal: Principal, pool: PoolInfo) -> PoolInfo | None:
-    """A pool of one key belongs to whoever has that value as a tag; None: it is not theirs."""
+    """A pool of one key belongs to the principal with that value as a tag; None: to another one."""
     _, bracket, key = pool.name.removesuffix("]").partition("[")
     return pool if not bracket or key == "*" or key in principal.tags.values() else None
 

@@ -78,7 +78,7 @@ class TokenAccess:
         """Finds out who asks, for `identify`."""
         try:
             found: Principal | Exception = await self._find(request)
-        except Exception as error:  # noqa: BLE001 — whoever asks `identify` gets it
+        except Exception as error:  # noqa: BLE001 — the caller of `identify` gets it
             found = error
         request.scope[FOUND] = found
 
@@ -185,7 +185,7 @@ class TokenAccess:
         """The token that the text stands for, itself or through a session; and when it was read."""
         parts = token_parts(text)
         if parts is None:
-            raise Unauthorized("this is no token.", field="authorization", hint="lt_ID_SECRET")
+            raise Unauthorized("this is not a token.", field="authorization", hint="lt_ID_SECRET")
         kept = await self._read(parts[0])
         return self._judged(text, kept, session=session), kept.at
 
@@ -264,7 +264,7 @@ def _later(row: TokenRow, us: int) -> TokenRow:
 
 
 def _seen(task: asyncio.Task[Any]) -> None:
-    """Reads the error of a read that nobody waits for any more, so that asyncio does not log it."""
+    """Reads the error of a read that no request waits for any more, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()
 

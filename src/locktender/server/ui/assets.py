@@ -34,10 +34,6 @@ class Asset:
     squeezed: bytes | None
     """By brotli, as `make vendor` left it; None: it is not one of those."""
 
-    @property
-    def smallest(self) -> int:
-        return len(self.zipped if self.squeezed is None else self.squeezed)
-
 
 @cache
 def assets() -> dict[str, Asset]:

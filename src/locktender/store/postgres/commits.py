@@ -137,7 +137,7 @@ async def offer_again(tx: PostgresSession, offers: list[Order]) -> None:
         await tx.row("notify", *tx.hints(notices((), sent, tx.known.listening)))
 
 
-def _tell(parts: Parts, commit: Commit) -> None:
+def _record_events(parts: Parts, commit: Commit) -> None:
     runs = [each.run for each in commit.events]
     parts.add("events_given", runs, [pack(each.changes) for each in commit.events], alias="told")
     parts.add("event_add", commit.at or None, commit.term, commit.cycle, commit.actor)
@@ -193,7 +193,7 @@ async def _at_once(
     for name, params in _others(commit):
         parts.add(name, *params)
     if commit.events:
-        _tell(parts, commit)
+        _record_events(parts, commit)
     answer = "commit_answer_unflushed" if commit.preparing else "commit_answer"
     parts.add(answer, *tx.hints(told))
     rows = await tx.compose(parts)
@@ -295,7 +295,7 @@ async def _step_by_step(
             history = Parts()
             history.add("now", alias="clock")
             history.add("open_fence", alias="fence")
-            _tell(history, commit)
+            _record_events(history, commit)
             await tx.compose(history)
     return rows[0]
 

@@ -170,7 +170,7 @@ class _EndedRuns:
     def put(self, runs: list[int] | None) -> None:
         """`None`: there were some."""
         self._look = self._look or runs is None
-        # Nobody may ask: what piles up is forgotten, and the first who does looks.
+        # There may be no reader: what piles up is dropped, and the next reader reads the store.
         if runs and len(self._runs) < MAX_ENDED_RUNS:
             self._runs += runs
         elif runs:
@@ -273,7 +273,7 @@ class Listener:
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
         self._needs_all = False
-        """Somebody here wants to know of every commit."""
+        """A store of this process wants to know of every commit."""
         self._listens_to_all = True
         """What it should listen to: ends of runs alone, or everything."""
         self._look_up = asyncio.Event()
@@ -385,9 +385,9 @@ class Listener:
         conn = await connect(self._options, self._options.listen_dsn)
         try:
             conn.add_termination_listener(lambda _: self._look_up.set())
-            await conn.add_listener(self._options.ends_channel, self._hear)
+            await conn.add_listener(self._options.ends_channel, self._receive)
             if self._listens_to_all:
-                await conn.add_listener(self._options.channel, self._hear)
+                await conn.add_listener(self._options.channel, self._receive)
             if self._ready.is_set():
                 self.replaced += 1
                 # Notifications sent meanwhile are lost: wake all waiters.
@@ -404,19 +404,19 @@ class Listener:
                 if self.connected == self._listens_to_all:
                     await conn.execute(SQL.text("ping"), timeout=PING_SECONDS)
                 elif self._listens_to_all:
-                    await conn.add_listener(self._options.channel, self._hear)
+                    await conn.add_listener(self._options.channel, self._receive)
                     self.connected = True
                     self.notice()
                 else:
                     self.connected = False
-                    await conn.remove_listener(self._options.channel, self._hear)
+                    await conn.remove_listener(self._options.channel, self._receive)
         except faults.WORLD as error:
             log.warning("the listener lost its connection: %s", type(error).__name__)
         finally:
             self.connected = False
             conn.terminate()
 
-    def _hear(
+    def _receive(
         self,
         _conn: asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any],
         _pid: int,

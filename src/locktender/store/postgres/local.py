@@ -3,8 +3,8 @@
 Who runs this: `locktender server --local-postgres`, any number of them on one
 folder, and the tests. The first starts it, the last stops it. Who uses it is
 told by locks that the kernel lets go of when a process ends, however it ends: a
-user holds one shared, and whoever leaves and gets it for itself is the last. A
-process that was killed leaves PostgreSQL running and nobody waits for it: the
+process holds one shared, and a leaving process that gets it exclusively is the last. A
+process that was killed leaves PostgreSQL running and no other waits for it: the
 next one to start finds it, and stops it at its end. If PostgreSQL itself was
 killed, the next start recovers what it had committed.
 
@@ -50,12 +50,12 @@ class LocalPostgres:
         return int(self._server.get_postmaster_info().pid)
 
     def stop(self) -> bool:
-        """Stops it unless somebody else uses it; whether it did. Again: nothing."""
+        """Stops it unless another process uses it; returns whether it did. A second call does nothing."""
         lock, self._lock = self._lock, None
         if lock is None:
             return False
         try:
-            # Not in one step: between the two somebody may come, who then is the last.
+            # Not in one step: between the two another process may come, which then is the last.
             fcntl.flock(lock, fcntl.LOCK_UN)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

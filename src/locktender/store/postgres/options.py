@@ -113,7 +113,7 @@ def parse(url: str, schema: str | None = None) -> Options:
         elif key not in _DRIVERS and (near := _near(key)):
             # The server would be asked for a parameter of that name.
             raise InvalidInput(
-                f"{key} is no option of a url.",
+                f"{key} is not an option of a url.",
                 field="url",
                 got=key,
                 hint=f"Did you mean {near!r}?",

@@ -1,4 +1,4 @@
-"""The common wake-up in two round trips: a few runs, in known lanes, while nobody submits.
+"""The common wake-up in two round trips: a few runs, in known lanes, while no client submits.
 
 The first reads who is to be woken, with all that the leader needs of those runs. What is decided on it stands as
 conditions in the statement that writes, as in `quick_submit.py`: limits and lanes are the same, and nobody was

@@ -1,4 +1,4 @@
-"""What clients and observers read of runs, tasks, history, queue, workers and limits."""
+"""Verbs of `Reading` for clients and observers; the statements are called in `reads.py`."""
 
 from __future__ import annotations
 

@@ -119,14 +119,16 @@ async def lives(tx: PostgresSession) -> list[WorkerLife]:
 
 async def expire(tx: PostgresSession, expire: Expire) -> list[Lost]:
     for _ in range(_TRIES):
-        lost = await _bury(tx, expire)
+        lost = await _declare_lost(tx, expire)
         if lost is not None:
             return lost
-    raise StoreBusy("lost workers are still being heard.", hint="The next sweep tries again.")
+    raise StoreBusy(
+        "the history of lost workers is still being written.", hint="The next sweep tries again."
+    )
 
 
-async def _bury(tx: PostgresSession, expire: Expire) -> list[Lost] | None:
-    """None: to be tried again."""
+async def _declare_lost(tx: PostgresSession, expire: Expire) -> list[Lost] | None:
+    """Declares workers lost and ends their attempts. None: to be tried again."""
     async with tx.transaction():
         await fence(tx, expire.term)
         # Their acceptances in flight end first; those that come later find no row.

@@ -201,7 +201,7 @@ def checked(role: str) -> str:
         raise InvalidInput(f"the name of a role has 1 to {MAX_NAME} bytes.", field="role", got=role)
     if role.lower() in {"public", "none"} or role.startswith("pg_"):
         raise InvalidInput(
-            "this is no role that can be given rights of its own.",
+            "this role cannot be given rights of its own.",
             field="role",
             got=role,
             hint="Name a role that a process logs in with.",

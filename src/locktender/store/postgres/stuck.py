@@ -35,7 +35,7 @@ async def end_stuck(tx: PostgresSession) -> bool:
         if age_us >= STUCK_AFTER_US and age_us - first >= BETWEEN_US:
             doomed[pid] = place
             log.warning(
-                "ended connection %s, whose client stood still for %.1f s in: %s",
+                "ended connection %s, whose client was frozen for %.1f s in: %s",
                 pid,
                 age_us / SECOND,
                 " ".join(said.split()),

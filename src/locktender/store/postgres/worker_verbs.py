@@ -50,7 +50,7 @@ async def heartbeat(tx: PostgresSession, beat: Heartbeat) -> Renewed:
     else:
         parts.add("quiet", alias="woken")
     if news is not None:
-        _tell(parts, worker.id, [news])
+        _record(parts, worker.id, [news])
     parts.add("beat_answer")
     rows = await tx.compose(parts)
     return Renewed(rows[0][0], rows[0][1]) if rows else Renewed(0, now)
@@ -69,7 +69,7 @@ async def _prove_life(tx: PostgresSession, worker: str) -> None:
         tx.known.proofs[worker] = tx.conn
 
 
-def _tell(parts: Parts, worker: str, changes: Sequence[Change]) -> None:
+def _record(parts: Parts, worker: str, changes: Sequence[Change]) -> None:
     parts.add("events_given", [NOBODY], [pack(changes)], alias="told")
     parts.add("event_add", None, 0, 0, f"worker:{worker}")
 
@@ -90,7 +90,7 @@ async def leave(tx: PostgresSession, worker: str) -> None:
         parts.add("now", alias="clock")
         parts.add("open_fence", alias="fence")
         parts.add("workers_changed")
-        _tell(parts, worker, [left(worker)])
+        _record(parts, worker, [left(worker)])
         parts.add("wake", *tx.hint("leave"))
         await tx.compose(parts)
 

@@ -148,7 +148,7 @@ class ChangeNotice(msgspec.Struct, frozen=True):
     look: bool
     """Something was committed that `gather` must read."""
     accepted_by: frozenset[str] = frozenset()
-    """Workers that accepted offers. It can be read later, unless somebody waits for their answer."""
+    """Workers that accepted offers. It can be read later, unless a caller waits for their answer."""
     queued: tuple[int, ...] = ()
     """Runs that were submitted: their rows can be read without the history."""
     mailed: tuple[tuple[int, int], ...] = ()

@@ -2,7 +2,7 @@
 
 An event is a row, in the mailbox of a run or under a topic. Its number says its place: a wait takes the first that
 it can. The leader's commit that completes the waiting task says which event it took (`Commit.mail_taken`), and
-removes the wait (`Commit.waits_over`): so an event is delivered once to a run, whoever repeats what.
+removes the wait (`Commit.waits_over`): so an event is delivered once to a run, also when a call is repeated.
 """
 
 from __future__ import annotations

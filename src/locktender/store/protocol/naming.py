@@ -28,7 +28,7 @@ class SetSchedule(msgspec.Struct, frozen=True):
     spec: ScheduleSpec | None = None
     reason: str = ""
     only: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
-    """Raises `NotFound` where there is one without all of these tags: it is somebody else's."""
+    """Raises `NotFound` where there is one without all of these tags: it is another tenant's."""
 
 
 class TickMove(msgspec.Struct, frozen=True):

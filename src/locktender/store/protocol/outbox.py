@@ -64,7 +64,7 @@ class Outbox(StoreBase, Protocol):
     async def outbox_entry(self, run_id: str) -> OutboxEntry | None: ...
 
     async def outbox_used(self) -> bool:
-        """Whether anybody has ever written into it."""
+        """Whether any application has ever written into it."""
         ...
 
     async def move_outbox(self, term: int, moves: Sequence[OutboxMove]) -> int:

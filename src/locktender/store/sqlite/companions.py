@@ -1,6 +1,6 @@
 """Who may use a store's files: the owner of the database, or as many as its permissions let in.
 
-A lock file that everybody may open is a lock that everybody may hold, also if it may only be read. So a new
+Every user who may open a lock file may hold the lock, also with permission to read only. So a new
 database is private, and files and folders beside it are open to the users that may write the database:
 `chmod 660` on the database shares the store with its group. A user that may only read it cannot use the store.
 """

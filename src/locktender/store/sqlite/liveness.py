@@ -53,7 +53,7 @@ class Liveness:
         return list(self._held.values())
 
     def fd(self, owner: str) -> int | None:
-        """For children that do the owner's work: whoever inherits it keeps the owner alive."""
+        """For children that do the owner's work: a process that inherits it keeps the owner alive."""
         return self._held.get(owner)
 
     def drop(self, owner: str) -> None:
@@ -100,7 +100,7 @@ class Liveness:
     def remove_stale(self, known: Iterable[str]) -> int:
         """Removes free lock files of owners without a row (`known` have one); how many.
 
-        A killed leader leaves its file behind. It is removed while its lock is held here: whoever opened it
+        A killed leader leaves its file behind. It is removed while its lock is held here: a process that opened it
         just before finds another file under the name, or none, and opens that (`_acquire`).
         """
         kept = {self._file(owner) for owner in (*known, *self._held)}
@@ -121,7 +121,7 @@ class Liveness:
         return gone
 
     def close(self) -> None:
-        """Lets go of every lock. The files stay, free: others learn at once that nobody renews here."""
+        """Lets go of every lock. The files stay, free: others see at once that this one renews no more."""
         with self._guard:
             for fd in self._held.values():
                 os.close(fd)
@@ -130,7 +130,7 @@ class Liveness:
     def _acquire(self, path: Path) -> int | None:
         for _ in range(_TRIES):
             fd = open_file(path, self._database)
-            # Between open and lock a prober may have removed the file: a lock on it would be seen by nobody.
+            # Between open and lock a prober may have removed the file: no other process would see a lock on it.
             if _try(fd) and _is(path, fd):
                 return fd
             os.close(fd)

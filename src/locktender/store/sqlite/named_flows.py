@@ -55,7 +55,7 @@ class SqliteNaming:
         term: int,
         moves: Sequence[TickMove],
         *,
-        patient: bool = False,  # noqa: ARG002 — whoever writes waits for the file
+        patient: bool = False,  # noqa: ARG002 — every writer waits for the file
     ) -> bool:
         await self._write(lambda tx: _tick(tx, term, moves))
         return True

@@ -87,7 +87,7 @@ def expire(tx: SqliteSession, expire: Expire) -> list[Lost]:
     tx.run("task_hand_back", now, worker_changes.LEFT_BEHIND, listed(handed_back))
     tx.run("task_release", listed(withdrawn))
     tx.run("order_remove", listed(abandoned + handed_back + withdrawn))
-    _bury(tx, list(lost), now)
+    _remove_rows(tx, list(lost), now)
     gone = [worker_changes.lost(entry.worker, entry.reason) for entry in lost.values()]
     events = {NOBODY: gone, **by_run(changes)}
     record(tx, now, expire.actor, events.items(), term=expire.term, cycle=expire.cycle)
@@ -98,7 +98,7 @@ def _row_of(tx: SqliteSession, worker: str) -> WorkerRow | None:
     return known_worker(tx.row("worker_get", worker)[2])
 
 
-def _bury(tx: SqliteSession, workers: list[str], now: int) -> None:
+def _remove_rows(tx: SqliteSession, workers: list[str], now: int) -> None:
     for worker in workers:
         tx.run("worker_remove", worker)
     tx.each("lost_add", [(worker, now) for worker in workers])

@@ -43,7 +43,7 @@ class Wakeup:
     def listen(self) -> bool:
         """From here on others tell us. True: only from here on, and not of what they did before.
 
-        Whoever never waits is never sent anything: the store that keeps a lease only writes.
+        A store that never waits gets no bytes: the one of the lease thread only writes.
         """
         if self._bound or self._socket is None:
             return False
@@ -133,7 +133,7 @@ class Wakeup:
         """On the loop of those who wait: they are woken."""
         if self._socket is not None:
             if self._waiting:
-                # Else the loop would watch a descriptor that soon belongs to somebody else.
+                # Else the loop would watch a descriptor that soon belongs to another file.
                 asyncio.get_running_loop().remove_reader(self._socket)
                 self.notice()
             self._socket.close()

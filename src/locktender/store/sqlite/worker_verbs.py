@@ -34,7 +34,7 @@ def heartbeat(tx: SqliteSession, beat: Heartbeat) -> Renewed:
         if worker.provision:
             tx.run("asked_joined", now, worker.provision)
         tx.run("workers_changed")
-        _tell(tx, now, worker.id, joined(worker))
+        _record(tx, now, worker.id, joined(worker))
         return Renewed(until, now)
     since, lease_until, body = known
     # However late: its tasks are given to others only when the row is gone. It ended a lease of 0 itself.
@@ -46,7 +46,7 @@ def heartbeat(tx: SqliteSession, beat: Heartbeat) -> Renewed:
         tx.run("workers_changed")
     change = changed(before, worker)
     if change is not None:
-        _tell(tx, now, worker.id, change)
+        _record(tx, now, worker.id, change)
     return Renewed(until, now)
 
 
@@ -54,7 +54,7 @@ def _save(tx: SqliteSession, beat: Heartbeat, since: int, until: int) -> None:
     tx.run("worker_save", beat.worker.id, since, until, beat.lease_us, encode(beat.worker))
 
 
-def _tell(tx: SqliteSession, now: int, worker: str, change: Change) -> None:
+def _record(tx: SqliteSession, now: int, worker: str, change: Change) -> None:
     record(tx, now, f"worker:{worker}", [(NOBODY, [change])])
 
 
@@ -67,7 +67,7 @@ def leave(tx: SqliteSession, worker: str) -> None:
         return
     tx.run("worker_remove", worker)
     tx.run("workers_changed")
-    _tell(tx, tx.now(), worker, left(worker))
+    _record(tx, tx.now(), worker, left(worker))
 
 
 def orders(tx: SqliteSession, worker: str) -> list[Order]:
@@ -80,7 +80,11 @@ def accept(tx: SqliteSession, accept: Accept) -> tuple[list[Started], int]:
     tokens = dict(accept.tasks)
     lease = tx.one("worker_get", accept.worker)
     if lease is None or not lease[1]:
-        log.warning("worker %s accepted %d tasks and is no member", accept.worker, len(tokens))
+        log.warning(
+            "refused %d tasks that worker %s accepted: it is not a member",
+            len(tokens),
+            accept.worker,
+        )
         return [], len(tokens)
     wanted = mapped(tokens)
     accepted = tx.all("task_accept", now, accept.worker, wanted)

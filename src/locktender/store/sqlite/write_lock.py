@@ -84,7 +84,7 @@ class WriteLock:
 
 
 def holder(lock: int | Path) -> LockHolder | None:
-    """Who holds a locked file now; None: nobody, or the system does not say (not Linux, a container's)."""
+    """Who holds a locked file now; None: no process, or the system does not say (not Linux, a container's)."""
     try:
         file = os.fstat(lock) if isinstance(lock, int) else lock.stat()
         wanted = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"

@@ -1,5 +1,5 @@
 # ruff: noqa: S101
-"""Forgetting ended runs and what nobody refers to, beside everything else."""
+"""Pruning: ended runs and what no run refers to are removed while other verbs run."""
 
 from __future__ import annotations
 
@@ -366,7 +366,7 @@ class TestSweeping:
         assert await store.graph(DIGEST)
 
     async def test_a_blob_that_was_just_put_stays(self, world: StoreScene) -> None:
-        """Whoever put it is about to refer to it."""
+        """A blob that was just put will soon be referred to."""
         store = await world.open()
         name = await store.put_blob(b"large")
         world.clock.advance(BLOB_GRACE_US // 2)

@@ -117,7 +117,7 @@ class TestQueueing:
             assert (line.rank, line.cut) == (0, False)
             assert (line.ahead, line.more) == (None if fair else number + 2, False)
             level = {each.lane: each for each in line.groups if each.rank == 0}
-            # Whoever takes turns with it counts, also behind it.
+            # Runs that take turns with it count, also behind it.
             waiting = {lane: each.waiting for lane, each in level.items()}
             assert not fair or waiting == dict.fromkeys(lanes, 3)
             assert level.keys() <= set(lanes)

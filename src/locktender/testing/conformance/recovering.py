@@ -151,7 +151,7 @@ class TestRecovering:
         )
         assert "drain" in handed_back.data["reason"]
         assert (handed_back.term, handed_back.cycle) == (gone.term, gone.cycle)
-        # Whoever reads the history in order must know first that the worker is gone.
+        # A reader of the history must learn first that the worker is gone.
         assert events.index(gone) < events.index(handed_back)
         assert await store.finish(Finish("w1", [End(*left, "completed", b"1")])) == [left]
 
@@ -232,7 +232,7 @@ async def legal(store: Store, run: int) -> None:
 
 class TestRacing:
     async def test_accept_against_withdraw(self, world: StoreScene) -> None:
-        """E10, C3: whoever commits second finds the row moved."""
+        """E10, C3: the second commit finds the row moved."""
         store, other = await world.open(), await world.open()
         leader, run, pairs = await offered(store, tasks=_TASKS)
 

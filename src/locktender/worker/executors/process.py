@@ -160,7 +160,7 @@ class ProcessExecutor(BaseExecutor):
             )
         except OSError as error:
             # Children also end by themselves; only what their bodies start may be left.
-            log.warning("the guard of child processes cannot be started: %s", error)
+            log.warning("failed to start the guard of child processes: %s", error)
         self._children.add(child)
         return child
 

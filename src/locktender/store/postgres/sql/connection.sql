@@ -30,7 +30,7 @@ BEGIN; SET LOCAL idle_in_transaction_session_timeout = 2000; SET LOCAL lock_time
 SELECT pg_advisory_xact_lock({lock}); SET LOCAL lock_timeout = 10000
 
 -- name: commit_alone
--- Make it durable. Whoever looked before and submits without the lock finds that the number of admissions
+-- Make it durable. A client that read before and submits without the lock finds that the number of admissions
 -- has risen, and writes nothing; where nothing was written here, it has not.
 UPDATE locktender.meta SET value = value % 4611686018427387904 + 1
 WHERE name = 'admissions' AND pg_current_xact_id_if_assigned() IS NOT NULL; COMMIT
@@ -72,7 +72,7 @@ SELECT
 
 -- name: migration_lock
 -- Processes that start together migrate one after another. The change itself waits for others' locks for
--- a moment only: everybody who comes meanwhile waits behind it.
+-- a moment only: every later transaction waits behind it.
 BEGIN; SET LOCAL idle_in_transaction_session_timeout = 10000;
 SELECT pg_advisory_xact_lock({lock}); SET LOCAL lock_timeout = 300
 
@@ -140,7 +140,7 @@ WHERE one AND term = $1 AND history = locktender.history_place() FOR KEY SHARE
 SELECT w.id FROM locktender.worker w WHERE w.id = $1 AND w.lease_until > 0 FOR KEY SHARE OF w
 
 -- name: commit_answer
--- What a leader's commit comes to; no row: the fence was shut, and nobody is notified.
+-- What a leader's commit comes to; no row: the fence refused it, and no process is notified.
 SELECT fence.seq, clock.now, (SELECT count(pg_notify(c, n)) FROM unnest($1::text[], $2::text[]) u(c, n)) FROM fence, clock
 
 -- name: commit_answer_unflushed
@@ -205,7 +205,7 @@ ORDER BY t.id FOR NO KEY UPDATE OF t
 -- name: accept_answer
 -- Accepted tasks with all it takes to run them; of one that takes more bytes than this, only that it was
 -- accepted. Until the answer has been sent nothing is stored and every row stays locked, and a client
--- that stands still takes no more than the sockets do.
+-- that is frozen takes no more than the sockets do.
 SELECT
     t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
     t.held, CASE WHEN size.small THEN t.input END, CASE WHEN size.small THEN t.output END,
@@ -784,7 +784,7 @@ WHERE r.seq = v.run AND (r.state = 'waiting') IS TRUE AND EXISTS (SELECT 1 FROM 
 SELECT $1::text AS name, $2::bigint AS n WHERE EXISTS (SELECT 1 FROM fence)
 
 -- name: quick_wake_answer
--- Whether it was written. Nothing begins or ends with it, so nobody waits for the disk.
+-- Whether it was written. Nothing begins or ends with it, so the commit does not wait for the disk.
 SELECT pg_notify($1, $2), set_config('synchronous_commit', 'off', true) FROM fence
 
 -- name: schedule_declare

@@ -61,7 +61,7 @@ UPDATE locktender.request SET taken = least(taken, 1000) + 1 WHERE seq = ANY($1:
 DELETE FROM locktender.request WHERE seq = $1
 
 -- name: answers_forget
--- Answers that nobody has read for a while.
+-- Answers that were not read for a while.
 DELETE FROM locktender.answer WHERE at < (SELECT locktender.locktender_now()) - $1::bigint
 
 -- name: answer_add

@@ -10,10 +10,6 @@ UPDATE locktender.leader SET limits_version = limits_version % 46116860184273879
 -- All rules.
 SELECT kind, name, declared, live FROM locktender.limit_rule ORDER BY kind COLLATE "C", name COLLATE "C"
 
--- name: limit_get
--- One rule.
-SELECT declared, live FROM locktender.limit_rule WHERE kind = $1 AND name = $2
-
 -- name: limit_put
 -- What is declared and what an operator set.
 INSERT INTO locktender.limit_rule (kind, name, declared, live) VALUES ($1, $2, $3, $4)

@@ -21,7 +21,7 @@ INSERT INTO locktender.mail (run, name, id, match, at, payload, task)
 VALUES ($1::bigint, $2, $3, $4::text::jsonb, $5::bigint, $6, $7::bigint) RETURNING n
 
 -- name: mail_forget
--- Events of a topic that nobody gets any more.
+-- Events of a topic that no run can get any more.
 DELETE FROM locktender.mail WHERE run = 0 AND name = $1 AND at < $2::bigint
 
 -- name: mail_ready

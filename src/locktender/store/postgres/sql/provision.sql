@@ -16,7 +16,7 @@ WHERE a.name = $1 AND a.joined_at = 0 AND EXISTS (SELECT 1 FROM fence)
 DELETE FROM locktender.asked_worker WHERE name = ANY($1::text[]) AND EXISTS (SELECT 1 FROM fence)
 
 -- name: asked_list
--- Everybody who was asked for and is not known to be gone.
+-- Every worker that was asked for and is not known to be gone.
 SELECT name, asked_at, expires_at, joined_at, body FROM locktender.asked_worker ORDER BY name COLLATE "C"
 
 -- name: provisioner_set_status

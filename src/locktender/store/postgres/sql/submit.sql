@@ -38,7 +38,7 @@ SELECT * FROM unnest($1::text[], $2::bigint[], $3::bytea[]) WHERE EXISTS (SELECT
 ON CONFLICT (name) DO UPDATE SET until = excluded.until, starts = excluded.starts
 
 -- name: throttles_remove
--- Throttles whose starts bound nobody any more.
+-- Throttles whose starts delay no run any more.
 DELETE FROM locktender.throttle WHERE until < locktender.locktender_now()
 
 -- name: counters_by_name

@@ -103,7 +103,7 @@ FROM leader
 UPDATE leader SET term = ?, owner = ?, expires_at = 0, cycle = -1, seq = 0
 
 -- name: copy_limits_version
--- Everybody reads the rules anew.
+-- Every process reads the rules again.
 UPDATE meta SET value = ? WHERE name = 'limits_version'
 
 -- name: copy_sequence_clear

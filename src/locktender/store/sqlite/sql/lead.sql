@@ -49,7 +49,7 @@ UPDATE request SET taken = min(taken, 1000) + 1 WHERE seq IN (SELECT value FROM 
 DELETE FROM request WHERE seq = ?
 
 -- name: answers_forget
--- Answers that nobody has read for a while.
+-- Answers that were not read for a while.
 DELETE FROM answer WHERE at < ?
 
 -- name: answer_add

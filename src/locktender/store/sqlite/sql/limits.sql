@@ -11,10 +11,6 @@ ON CONFLICT (name) DO UPDATE SET value = value % 4611686018427387904 + 1
 -- All rules.
 SELECT kind, name, declared, live FROM limit_rule ORDER BY kind, name
 
--- name: limit_get
--- One rule.
-SELECT declared, live FROM limit_rule WHERE kind = ? AND name = ?
-
 -- name: limit_put
 -- What is declared and what an operator set.
 INSERT OR REPLACE INTO limit_rule (kind, name, declared, live) VALUES (?, ?, ?, ?)

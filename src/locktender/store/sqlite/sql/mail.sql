@@ -18,7 +18,7 @@ SELECT EXISTS (SELECT 1 FROM mail WHERE run = 0 AND name = ?1 AND id = ?2)
 INSERT INTO mail (run, name, id, match, at, payload, task) VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING n
 
 -- name: mail_forget
--- Events of a topic that nobody gets any more.
+-- Events of a topic that no run can get any more.
 DELETE FROM mail WHERE run = 0 AND name = ?1 AND at < ?2
 
 -- name: mail_ready

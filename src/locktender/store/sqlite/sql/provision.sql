@@ -12,7 +12,7 @@ UPDATE asked_worker SET joined_at = ? WHERE name = ? AND joined_at = 0
 DELETE FROM asked_worker WHERE name IN (SELECT value FROM json_each(?))
 
 -- name: asked_list
--- Everybody who was asked for and is not known to be gone.
+-- Every worker that was asked for and is not known to be gone.
 SELECT name, asked_at, expires_at, joined_at, body FROM asked_worker ORDER BY name
 
 -- name: provisioner_set_status

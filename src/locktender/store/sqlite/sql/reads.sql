@@ -19,7 +19,7 @@ SELECT
 FROM run WHERE state = 'held' ORDER BY seq
 
 -- name: runs_unknown
--- Runs in no state that there is, by ranges of the index on states: nobody else would find them.
+-- Runs in no state that there is, by ranges of the index on states: no other read finds them.
 SELECT
     seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,

@@ -36,7 +36,7 @@ INSERT INTO throttle (name, until, starts) VALUES /*rows*/ (?, ?, ?)
 ON CONFLICT (name) DO UPDATE SET until = excluded.until, starts = excluded.starts
 
 -- name: throttles_remove
--- Throttles whose starts bound nobody any more.
+-- Throttles whose starts delay no run any more.
 DELETE FROM throttle WHERE until < locktender_now()
 
 -- name: counters_by_name

@@ -1,10 +1,10 @@
-"""Ways that traces of one flow have taken, so that what is the same in most runs is made and checked once.
+"""The trace cache of one flow: nodes and graphs of earlier traces, so that equal ones are made and checked once.
 
 A flow's body is called for every run, whatever is known of the runs before it.
-Mostly it takes a way another run has taken: the same steps, called in the same
-order with the same templates. Then each node is the one made then, and at the
-end so is the graph, with its hash and its JSON, while it is still known
-(`known_graphs`). A run that turns off goes on as if it were the first.
+Most traces repeat an earlier one: the same steps, called in the same order with
+the same templates. Then the cache has each node, and at the end the graph with its
+hash and its JSON, while it is still known (`known_graphs`). A trace that differs
+from there on makes its nodes as if it were the first.
 
 No value of a run is kept here: templates hold none. Several threads may trace
 one flow at a time: two may add the same place twice, which costs a little room
@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 from locktender.base.graph import AnyTemplate, Node, OnError, Output
 
 MOST_PLACES = 2_000
-"""Of one flow. A longer way is known up to there."""
+"""Of one flow. Of a longer trace the first nodes are cached."""
 MOST_BRANCHES = 8
-"""Of one place. A flow that goes a new way each time is traced as if nothing were known."""
+"""Of one place. A flow whose calls differ each time is traced without the cache."""
 
 Args = tuple[AnyTemplate, ...]
 Kwargs = dict[str, AnyTemplate]
@@ -48,21 +48,21 @@ class Taken(NamedTuple):
 
 
 class TracePlace:
-    """Behind one node, and behind all those before it on the way there."""
+    """The state of a trace after one node and all those before it."""
 
-    __slots__ = ("_ends", "_next", "_ways", "node", "output", "returns", "taken")
+    __slots__ = ("_cache", "_ends", "_next", "node", "output", "returns", "taken")
 
     def __init__(
-        self, ways: Ways, node: Node, index: int, taken: Taken | None, returns: Any
+        self, cache: TraceCache, node: Node, index: int, taken: Taken | None, returns: Any
     ) -> None:
         self.node: Node = node
         self.output: Output = Output(index)
         self.taken: Taken | None = taken
         """None: the node is known by its content alone."""
         self.returns: Any = returns
-        self._ways = ways
+        self._cache = cache
         self._next: list[TracePlace] = []
-        # Digests: a way of a thousand places may end at each, and its graphs be a million nodes.
+        # Digests: a trace of a thousand places may end at each, and its graphs be a million nodes.
         self._ends: list[tuple[AnyTemplate | None, str]] = []
 
     def by_call(
@@ -88,11 +88,11 @@ class TracePlace:
         for each in self._next:
             if each.node == node:
                 return each
-        ways = self._ways
-        if len(self._next) >= MOST_BRANCHES or ways.places >= MOST_PLACES:
+        cache = self._cache
+        if len(self._next) >= MOST_BRANCHES or cache.places >= MOST_PLACES:
             return None
-        ways.places += 1
-        place = TracePlace(ways, node, index, taken, returns)
+        cache.places += 1
+        place = TracePlace(cache, node, index, taken, returns)
         self._next.append(place)
         return place
 
@@ -108,7 +108,7 @@ class TracePlace:
             self._ends.append((result, digest))
 
 
-class Ways:
+class TraceCache:
     """All that is known of one flow's traces."""
 
     def __init__(self) -> None:
