@@ -89,16 +89,16 @@ async def test_b15_a_worker_counts_its_own_life():
     await asyncio.sleep(0)
 
     clock.advance(4 * MINUTE)
-    life.began()
+    life.began(clock.monotonic())
     assert life.room == 2
     clock.advance(4 * MINUTE)
     assert life.over(clock.monotonic(), in_flight=0) is None  # it was wanted four minutes ago
-    life.ended()
+    life.ended(clock.monotonic())
     clock.advance(5 * MINUTE)
     assert life.over(clock.monotonic(), in_flight=1) is None
     assert life.over(clock.monotonic(), in_flight=0) == "idle for 5m00s"
-    life.began()
-    life.began()
+    life.began(clock.monotonic())
+    life.began(clock.monotonic())
     assert life.room == 0
     assert life.over(clock.monotonic(), in_flight=0) == "ran 3 tasks"
     assert life.next_look(clock.monotonic(), in_flight=0) == clock.monotonic() + 5 * MINUTE
@@ -109,8 +109,8 @@ async def test_b15_that_enough_tasks_were_begun_is_noticed_at_once():
     life = Lifetime(Settings(max_tasks=2), ManualClock())
     ended = asyncio.create_task(life.passed(lambda: 2))
     await asyncio.sleep(0)
-    life.began()
-    life.began()
+    life.began(0)
+    life.began(0)
     for _ in range(3):  # not by looking every now and then: the clock stands still
         await asyncio.sleep(0)
 
@@ -126,7 +126,7 @@ async def test_b15_what_is_being_accepted_is_no_longer_to_be_offered():
 
     life.accepting(2)
     assert (life.room, life.offerable) == (3, 1)
-    life.began()
+    life.began(0)
     assert (life.room, life.offerable) == (2, 1)
     life.accepting(0)  # the other was withdrawn in time
     assert (life.room, life.offerable) == (2, 2)

@@ -47,8 +47,11 @@ HISTORY = -1
 """The run of an event about the history itself."""
 
 
-class Change(NamedTuple):
-    """One change as it is stored in an event row's body (a JSON array)."""
+class Change(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One change as it is stored in an event row's body (a JSON array).
+
+    The garbage collector does not look at it: four are made for each task, and none is part of a circle.
+    """
 
     subject: Subject
     task: int

@@ -109,27 +109,26 @@ def write_sets(lifecycle: Lifecycle, *, swept: bool) -> None:
         commit.silences = ledger.workers.silences()
 
 
-MAX_CACHED_SHARED = 256
-"""Maps whose rendered shared arguments are kept; above this the cache is emptied."""
+MAX_CACHED_MAPS = 256
+"""Maps whose shared arguments are kept, rendered; above this the cache is emptied."""
 
 
 class Calls:
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
-        self._shared: dict[tuple[int, int, int], bytes | None] = {}
+        self._of_items: dict[tuple[int, int, int], render.ItemCall] = {}
 
     def of(self, entry: TaskEntry) -> bytes:
         value = entry.input or render.NULL
         if entry.idx == PLAIN:
             return value
-        return render.merge(entry.spec, self._common(entry), value)
-
-    def _common(self, entry: TaskEntry) -> bytes | None:
-        # A retried run may have other values for them.
+        # A retried run may have other values for what its items share.
         key = (entry.run.seq, entry.run.row.generation, entry.node)
-        if key not in self._shared:
-            if len(self._shared) > MAX_CACHED_SHARED:
-                self._shared.clear()
+        known = self._of_items.get(key)
+        if known is None:
+            if len(self._of_items) > MAX_CACHED_MAPS:
+                self._of_items.clear()
             scope = self._lifecycle.progress[entry.run.seq].scope
-            self._shared[key] = render.shared(entry.spec, scope)
-        return self._shared[key]
+            common = render.shared(entry.spec, scope)
+            known = self._of_items[key] = render.ItemCall(entry.spec, common)
+        return known.of(value)

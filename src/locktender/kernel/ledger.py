@@ -43,6 +43,8 @@ class Ledger(RunLedger):
         self.lingering: dict[tuple[int, int, str], tuple[int, int, str]] = {}
         """(task, token, pool) → (slots, until, worker): slots of dead holders whose pool has a longer lease."""
         self.lingering_changed: bool = False
+        self._rank = (0, 0)
+        """The last that was given."""
         self._apply_common(limits)
 
     # -- limits ------------------------------------------------------------------------------------
@@ -171,7 +173,7 @@ class Ledger(RunLedger):
     def request(self, task: TaskEntry) -> None:
         """`task` is ready and stands at its gates. Back-off is the caller's: call when it is over."""
         # In a sequential flow an item stands aside until the one before it is terminal, retries included.
-        if self.turn_of(task) is task:
+        if not task.run.files or self.turn_of(task) is task:
             self._line_up(task)
 
     def turn_of(self, task: TaskEntry) -> TaskEntry:
@@ -179,8 +181,12 @@ class Ledger(RunLedger):
         return task.run.first_in_file(task.node) or task
 
     def _line_up(self, task: TaskEntry) -> None:
-        task.rank = lanes.rank(self.limits, task.run.row.priority, task.requested_at)
         run = task.run
+        rank = lanes.rank(self.limits, run.row.priority, task.requested_at)
+        if rank != self._rank:
+            self._rank = rank
+        # One object for all that are asked for at once: their lane compares them faster.
+        task.rank = self._rank
         task.lane = self.lane_of(run, task.node, task.pools)
         task.mark, task.joined = task.lane.clock, self.now
         if self.workers.some_unfit or run.paused:
@@ -242,10 +248,11 @@ class Ledger(RunLedger):
 
         Everything is charged. The leader's own worker is offered nothing while it is the only one.
         """
+        only = len(self.workers.by_id) == 1
         for task, worker in self.task_queue.decide(now, budget, self._place):
             assert isinstance(worker, Worker)  # noqa: S101
-            offered = not worker.local or not self.workers.alone(
-                worker, self._requirement(task.lane)
+            offered = not worker.local or not (
+                only or self.workers.alone(worker, self._requirement(task.lane))
             )
             self.workers.take(worker, task.spec.executor, offered=offered)
             if offered:

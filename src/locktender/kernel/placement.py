@@ -237,7 +237,7 @@ class WorkerSet:
 
     def alone(self, worker: Worker, requirement: Requirement) -> bool:
         """Whether `worker` is the only one that could take such a task."""
-        return len(self._ordered) == 1 or not any(
+        return not any(
             other is not worker
             and not other.row.draining
             and not other.stalled_since
@@ -278,7 +278,7 @@ class WorkerSet:
                 # It lives but left an offer unanswered: only where no other worker can take the task.
                 silent = silent or worker
                 continue
-            if self.placement == "pack":
+            if self.placement == "pack" or len(self._ordered) == 1:
                 return worker
             vacant = worker.vacant(executor)
             # Ties go to the worker that has had the least, so that light load is spread too.

@@ -86,10 +86,6 @@ def render(template: AnyTemplate, scope: RenderScope, item: bytes | None = None)
             return _dump(scope.tags.get(key))
 
 
-_NOTHING = RenderScope({}, (), {}, lambda _: NULL)
-"""What an item is rendered in: it looks at nothing else."""
-
-
 def call(node: Node, scope: RenderScope, item: bytes | None = None) -> bytes:
     """The whole call of a step as stored in its task's input; `item`: of a step after a failure, that failure."""
     return codec.render_call(
@@ -105,18 +101,37 @@ def shared(node: Node, scope: RenderScope) -> bytes | None:
     return call(node, scope)
 
 
-def merge(node: Node, common: bytes | None, item: bytes) -> bytes:
-    """The call of one item: the shared part with the item put in its places."""
-    if common is None:
-        return codec.render_call((render(node.args[0], _NOTHING, item),), {})
-    args, kwargs = codec.read_call(common)
-    for index, template in enumerate(node.args):
-        if isinstance(template, Item):
-            args[index] = render(template, _NOTHING, item)
-    for name, template in node.kwargs.items():
-        if isinstance(template, Item):
-            kwargs[name] = render(template, _NOTHING, item)
-    return codec.render_call(args, kwargs)
+_PLACE = b"\0"
+"""Stands for the item: no JSON text has this byte."""
+
+
+class ItemCall:
+    """The calls of all items of a map: what they share, read once, with places for the item."""
+
+    __slots__ = ("_paths", "_texts", "_whole")
+
+    def __init__(self, node: Node, common: bytes | None) -> None:
+        """`common`: what `shared` gave."""
+        args, kwargs = ([NULL], dict[str, bytes]()) if common is None else codec.read_call(common)
+        self._paths: list[tuple[str | int, ...]] = []
+        for index, template in enumerate(node.args):
+            if isinstance(template, Item):
+                args[index] = _PLACE
+                self._paths.append(template.path)
+        for name in kwargs:
+            if isinstance(template := node.kwargs[name], Item):
+                kwargs[name] = _PLACE
+                self._paths.append(template.path)
+        self._texts: list[bytes] = codec.render_call(args, kwargs).split(_PLACE)
+        self._whole: bool = not any(self._paths)
+
+    def of(self, item: bytes) -> bytes:
+        if self._whole:
+            return item.join(self._texts)
+        call = self._texts[0]
+        for path, text in zip(self._paths, self._texts[1:], strict=True):
+            call += codec.pick(item, path) + text
+        return call
 
 
 def holds(condition: AnyCondition, scope: RenderScope) -> bool:

@@ -108,8 +108,10 @@ class Isolation:
 
     async def finish_held(self, scheduler: Scheduler, ends: list[End], now: int) -> list[End]:
         """Write the ends of attempts of held runs: nothing follows from them, so no cycle does. The others."""
+        if not scheduler.held.attempts or self._own is None:
+            return ends
         held = [end for end in ends if scheduler.held.attempt(end.task, end.token) is not None]
-        if not held or self._own is None:
+        if not held:
             return ends
         await self._store.finish(Finish(self._own.id, held))
         for end in held:

@@ -252,9 +252,9 @@ class Metrics:
             self.task_waits.add(max(0, commit.at - ready_at) / SECOND)
         for _, changes in commit.events:
             for change in changes:
-                waits: dict[str, int] = (change.data or {}).get("waits") or {}
-                for gate, waited_us in waits.items():
-                    self._gate_spread(gate.partition(":")[0]).add(waited_us / SECOND)
+                if change.data is not None and (waits := change.data.get("waits")):
+                    for gate, waited_us in waits.items():
+                        self._gate_spread(gate.partition(":")[0]).add(waited_us / SECOND)
 
     def _gate_spread(self, kind: str) -> Spread:
         found = self.gate_waits.get(kind)

@@ -23,6 +23,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
+import msgspec
+
 from locktender.base.errors import InvalidInput, StoreError
 from locktender.base.events import HISTORY, Change, pack, read_changes
 from locktender.store.copy_tables import TABLES
@@ -214,7 +216,7 @@ class _Numbers:
             for key in ("seq", "checked", "passed_over", "thinned"):
                 if key in data:
                     data[key] = bisect_right(self._old, data[key])
-            changes.append(change._replace(data=data))
+            changes.append(msgspec.structs.replace(change, data=data))
         return pack(changes)
 
 

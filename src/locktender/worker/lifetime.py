@@ -110,16 +110,16 @@ class Lifetime:
         """So many are about to be begun; 0: all have begun."""
         self._expected = self._tasks + count
 
-    def began(self) -> None:
+    def began(self, now: int) -> None:
         """A task was begun."""
         self._tasks += 1
-        self._busy_at = self._clock.monotonic()
+        self._busy_at = now
         if self._bounds.tasks is not None and self._tasks >= self._bounds.tasks:
             self._enough.set()
 
-    def ended(self) -> None:
+    def ended(self, now: int) -> None:
         """A task has ended."""
-        self._busy_at = self._clock.monotonic()
+        self._busy_at = now
 
     def over(self, now: int, in_flight: int) -> str | None:
         """Why the worker should drain and end now; None: it should not."""

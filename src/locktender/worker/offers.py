@@ -33,6 +33,8 @@ from locktender.worker.worker import LocalWorker
 
 log: logging.Logger = logging.getLogger(__name__)
 MAX_GRAPHS = 1_000
+MAX_MAPS = 256
+"""Whose shared arguments are kept, read."""
 MAX_DECLINED_TOKENS = 1_000
 
 Offers = list[tuple[int, int]]
@@ -72,6 +74,8 @@ class OfferHandler:
         """The newest order to drain, or not to, that was carried out; a newer one has a smaller number."""
         self._answering = asyncio.Lock()
         self._graphs: dict[str, Graph] = {}
+        self._calls: dict[tuple[str, int, bytes | None], render.ItemCall] = {}
+        """Of the maps in them: graph, node and what its items share."""
 
     def add_unanswered(self, attempts: Offers) -> None:
         """These may be written as accepted by this worker, though it started none: the answer was lost."""
@@ -200,6 +204,8 @@ class OfferHandler:
         """A worker mostly has them already."""
         if len(self._graphs) > MAX_GRAPHS:
             self._graphs.clear()
+        if len(self._calls) > MAX_MAPS:
+            self._calls.clear()
         for digest in graphs:
             if digest not in self._graphs:
                 try:
@@ -217,7 +223,10 @@ class OfferHandler:
         node = graph.nodes[row.node]
         call = row.input or render.NULL
         if row.idx != PLAIN:
-            call = render.merge(node, accepted.shared, call)
+            key = (accepted.graph, row.node, accepted.shared)
+            if (known := self._calls.get(key)) is None:
+                known = self._calls[key] = render.ItemCall(node, accepted.shared)
+            call = known.of(call)
         worker.start(
             row.id,
             row.token,

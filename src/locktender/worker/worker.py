@@ -258,7 +258,7 @@ class LocalWorker:
         step = step_for(self._registry, node)
         if step is None:
             self._remember(token)
-            self._lifetime.began()
+            self._lifetime.began(self._clock.monotonic())
             self.refuse(task, token, f"this worker does not know {named_code(node)}")
             return
         attempt = Attempt(
@@ -286,7 +286,7 @@ class LocalWorker:
             return
         self._remember(token)
         self._ends.expect(attempt)
-        self._lifetime.began()
+        self._lifetime.began(now)
         self._host.attempts_changed()
         if has_blob(attempt.call):
             self._fetching[token] = None
@@ -378,7 +378,7 @@ class LocalWorker:
         now = self._clock.monotonic()
         lasted_us = now - self._since.pop(attempt.token, now)
         self.pressure.finished(lasted_us)
-        self._lifetime.ended()
+        self._lifetime.ended(now)
         self._host.attempts_changed()
         if not self.in_flight:
             self._empty.set()
