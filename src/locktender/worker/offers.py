@@ -169,11 +169,8 @@ class OfferHandler:
                 await self._host.publish()
             if declined:
                 await self._decline(worker, declined)
-            # One batch after the other: the first runs while the next is accepted, and its ends are read and
-            # followed by new offers while the next one runs.
-            batch = self._settings.claim_batch
-            for first in range(0, len(accepted), batch):
-                await self._accept(worker, accepted[first : first + batch])
+            if accepted:
+                await self._accept(worker, accepted)
             self._host.wake_leader()
         finally:
             worker.accepting(0)
