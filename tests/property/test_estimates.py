@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -12,9 +14,24 @@ from tests.support.estimating import (
     burst,
     erlang_c,
     first_come,
+    generated,
     real,
     tenants,
 )
+
+GRAPHS = (
+    ("blast-chameleon-medium-002", 6, 12),
+    ("1000genome-chameleon-4ch-250k-001", 6, 6),
+    ("epigenomics-chameleon-hep-5seq-50k-001", 6, 34),
+    ("srasearch-chameleon-30a-003", 6, 2),
+    ("montage-chameleon-dss-05d-001", 6, 2),
+    ("bacass-dirt02-001", 1, 1),
+)
+"""Name, slots of the pool, and which waiters are asked about."""
+MISSED = {"montage-chameleon-dss-05d-001", "bacass-dirt02-001"}
+"""Alone these miss 1.2 × the oracle's error, and not by chance: montage is at 2.0 (95 % of samples of its runs
+1.5–2.8). Its longest step has 12 tasks, those of bacass have 2. Durations are drawn from these few, so that the
+oracle knows most waits of bacass to the microsecond."""
 
 
 def steady(_share: float) -> float:
@@ -59,52 +76,65 @@ def test_estimates_of_a_sample():
     assert found.near >= 0.8, found
 
 
+def test_estimates_of_a_sample_of_graphs():
+    found = total(*(generated(seed, 2, 10) for seed in range(12)))
+    assert len(found.asked) >= 100
+    covered_as_of_few(found)
+    assert found.near >= 0.8, found
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("measured", "p50s", "p90s", "error"),
+    "measured",
     [
         pytest.param(
-            lambda: [tenants(800, steady, seed=seed, every=8) for seed in range(100, 105)],
-            (0.45, 0.55), (0.85, 0.95), 1.2, id="tenants",
+            lambda: [tenants(800, steady, seed=seed, every=8) for seed in range(100, 110)],
+            id="tenants",
         ),
         pytest.param(
-            lambda: [tenants(800, doubled, seed=seed, every=8) for seed in range(100, 105)],
-            (0.45, 0.55), (0.85, 0.96), 1.2, id="load doubled",
+            lambda: [tenants(800, doubled, seed=seed, every=8) for seed in range(100, 110)],
+            id="load doubled",
         ),
         pytest.param(
-            lambda: [burst(150, seed=seed, every=10) for seed in range(100, 140)],
-            (0.45, 0.55), (0.85, 0.95), 1.2, id="burst",
+            lambda: [burst(150, seed=seed, every=10) for seed in range(100, 140)], id="burst"
         ),
-        # Of each graph one run was seen, and the line is about as long: √2 × the oracle's error is all there is
-        # to know. All waiters of a run share its luck, so that few runs cover less evenly.
-        pytest.param(
-            lambda: [real("blast-chameleon-medium-002", 6, 1, seed, 12) for seed in range(100, 110)],
-            (0.40, 0.65), (0.85, 1.0), 1.4, id="blast",
-        ),
-        pytest.param(
-            lambda: [real("1000genome-chameleon-4ch-250k-001", 6, 1, seed, 6) for seed in range(100, 110)],
-            (0.40, 0.65), (0.85, 1.0), 1.4, id="1000genome",
-        ),
-        pytest.param(
-            lambda: [real("epigenomics-chameleon-hep-5seq-50k-001", 6, 1, seed, 34) for seed in range(100, 110)],
-            (0.40, 0.65), (0.85, 1.0), 1.4, id="epigenomics",
-        ),
-        pytest.param(
-            lambda: [real("srasearch-chameleon-30a-003", 6, 1, seed, 2) for seed in range(100, 110)],
-            (0.40, 0.65), (0.85, 1.0), 1.4, id="srasearch",
-        ),
+        # What they were developed on.
+        pytest.param(lambda: [generated(seed, 4, 10) for seed in range(60)], id="generated graphs"),
     ],
-)  # fmt: skip
-def test_estimates_are_calibrated(
-    measured: Callable[[], list[Measured]],
-    p50s: tuple[float, float],
-    p90s: tuple[float, float],
-    error: float,
-):
-    found = total(*measured())
+)
+def test_estimates_are_calibrated(measured: Callable[[], list[Measured]]):
+    calibrated(total(*measured()))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_estimates_of_real_graphs_are_calibrated():
+    by_graph = {
+        name: total(*(real(name, slots, 5, seed, every) for seed in range(100, 110)))
+        for name, slots, every in GRAPHS
+    }
+    for name, found in by_graph.items():
+        sys.stdout.write(f"{name}: {found}\n")
+    calibrated(total(*by_graph.values()))
+    for name, found in by_graph.items():
+        covered_as_of_few(found)
+        if sum(each.ahead >= 19 for each in found.asked) >= 100:
+            assert found.near >= 0.8, (name, found)
+        if name not in MISSED:
+            assert found.error <= 1.2, (name, found)
+
+
+def calibrated(found: Measured) -> None:
     p50, p90 = found.covered
-    assert p50s[0] <= p50 <= p50s[1], found
-    assert p90s[0] <= p90 <= p90s[1], found
+    assert 0.45 <= p50 <= 0.55, found
+    assert 0.85 <= p90 <= 0.95, found
     assert found.near >= 0.8, found
-    assert found.error <= error, found
+    assert found.error <= 1.2, found
+
+
+def covered_as_of_few(found: Measured) -> None:
+    """Waiters of a run share its luck: the 95 % binomial interval of so many runs is allowed beside the bounds."""
+    for share, covered in zip((0.5, 0.9), found.covered, strict=True):
+        few = 1.96 * math.sqrt(share * (1 - share) / found.runs)
+        assert abs(covered - share) <= 0.05 + few, found

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from itertools import groupby, islice
 from typing import NamedTuple
 
 from locktender.base.durations import spoken
 from locktender.kernel.entries import TaskEntry
-from locktender.kernel.estimates import Estimate, Holding, Line, estimate, wait_for
+from locktender.kernel.estimates import FEW_PLAYS, Estimate, Holding, Line, estimate, wait_for
 from locktender.kernel.gate_names import nth
 from locktender.kernel.gates.protocol import Gate, Lane
 from locktender.kernel.gates.worker import WorkerGate
@@ -66,7 +68,7 @@ def wait_at(
         Holding(now - (task.started_at or task.scheduled_at), holds[task.spec.step])
         for task in tasks
     ]
-    before = _before(ledger, entry, lanes, gate, ahead, each, holds)
+    before = _before(ledger, entry, lanes, gate, ahead, each, holds, typical.draws)
     missing = (need - max(0, limit - used)) / each
     found = estimate(holding, before, limit / each, missing, typical.draws)
     if found is None:
@@ -89,16 +91,39 @@ def _before(
     ahead: int,
     each: float,
     holds: _Known,
+    draws: int,
 ) -> list[Line]:
-    """Who goes first, by step. Where turns are taken their number is known, and their steps are its own."""
+    """Who goes first, in order. Where turns are taken their number is known, and their steps are its own."""
     own = holds[entry.spec.step]
     if ledger.task_queue.turns.fair is not None:
         return [Line(ahead, own)]
-    found: list[Line] = []
-    for lane in lanes:
-        count = older(lane, entry)
+    found = [(lane, count) for lane in lanes if (count := older(lane, entry))]
+    kinds: list[tuple[float, tuple[int, ...]]] = []
+    for lane, _ in found:
         needs = next((slots for pool, slots in lane.needs if pool is gate), 1)
         step = lane.worker_gate
         kind = holds[step.requirement.step] if isinstance(step, WorkerGate) else ()
-        found.append(Line(round(count * needs / each), kind or own))
-    return found
+        kinds.append((needs / each, kind or own))
+    if len(found) < 2 or sum(count for _, count in found) * FEW_PLAYS > draws:
+        order = [(number, count) for number, (_, count) in enumerate(found)]
+    else:
+        waiters = sorted(
+            (task.rank, task.id, number)
+            for number, (lane, count) in enumerate(found)
+            # In order each costs more: that is for the first of many.
+            for task in (
+                lane.live.values() if len(lane) < 4 * count else islice(lane.in_order(), count)
+            )
+        )
+        first = waiters[: bisect_left(waiters, (entry.rank, entry.id))]
+        steps = groupby(number for _, _, number in first)
+        order = [(number, sum(1 for _ in several)) for number, several in steps]
+    lines: list[Line] = []
+    taken, told = [0.0] * len(found), [0] * len(found)
+    for number, count in order:
+        places, kind = kinds[number]
+        taken[number] += count * places
+        # The parts of a place that one waiter leaves over count with the next of its lane.
+        lines.append(Line(round(taken[number]) - told[number], kind))
+        told[number] = round(taken[number])
+    return lines

@@ -64,11 +64,9 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def estimate_us(self) -> int | None:
-        """How long it will probably wait: for the slowest of its gates. None where nothing is known."""
-        if any(reason.gate == "pause" for reason in self.reasons):
-            return None
-        known = [reason.estimate_us for reason in self.reasons if reason.estimate_us is not None]
-        return max(known, default=None)
+        """How long it will probably wait: for the slowest of its gates. None where that is not known."""
+        slowest = _slowest(self.reasons)
+        return None if slowest is None else slowest.estimate_us
 
     @property
     def over(self) -> bool:
@@ -151,13 +149,19 @@ def _count_text(count: int, meant: Precision) -> str:
     return f"{count:,}" if meant == "exact" else f"{meant} {count:,}"
 
 
+def _slowest(reasons: tuple[Reason, ...]) -> Reason | None:
+    """The gate it waits for longest. None where one of them has no estimate: a pause, no worker, never."""
+    blocking = [each for each in reasons if not each.gate.startswith("fair:")]
+    if not blocking or any(each.estimate_us is None for each in blocking):
+        return None
+    return max(blocking, key=lambda each: each.estimate_us or 0)
+
+
 def _wait_lines(reasons: tuple[Reason, ...], head: str) -> list[str]:
     """`Expected wait: ~40s: 3rd of 7 for pool db, median hold 26s over the last 50`, of the slowest gate."""
-    known = [each for each in reasons if each.estimate_us is not None]
-    # When a pause ends is not known.
-    if not known or any(each.gate == "pause" for each in reasons):
+    slowest = _slowest(reasons)
+    if slowest is None:
         return []
-    slowest = max(known, key=lambda each: each.estimate_us or 0)
     text = f"{head}: ~{spoken(slowest.estimate_us or 0)}"
     if slowest.basis:
         text += f": {slowest.basis}"
