@@ -89,7 +89,9 @@ def leading(url: str, queued: int, items: int) -> Iterator[tuple[Client, Shapes]
         many = client.submit(steps.items, list(range(items)))
         eventually(lambda: _waiting(many) >= items, PATIENCE, "items wait")
         shapes[f"a run with {items:,} items that wait for a pool"] = many.id
-        shapes[f"a task in the middle of {items:,} waiters of a pool"] = task_id(many.info().number, items // 2)
+        shapes[f"a task in the middle of {items:,} waiters of a pool"] = task_id(
+            many.info().number, items // 2
+        )
         running = len(client.runs.list(status=["running"], limit=1_000))
         client.limits.set_max_concurrent_runs(running)
         asyncio.run(_fill(url, queued))
