@@ -72,7 +72,7 @@ def test_h1_the_leader_answers_here_and_elsewhere_as_the_rows_do(
             compared.append([timeless(each) for each in found])
         assert asked[-4:] == ["here", "here", "elsewhere", "elsewhere"]
         before = len(asked)
-        monkeypatch.setattr(live, "MIN_OPEN_TASKS", 1_000_000)
+        monkeypatch.setattr(live, "MIN_TASKS", 1_000_000)
         compared.append([timeless(engine.runs.get(run.id).why()), timeless(engine.why(last))])
         assert len(asked) == before
         assert compared[0] == compared[1] == compared[2]
@@ -84,7 +84,7 @@ def test_h1_the_leader_answers_here_and_elsewhere_as_the_rows_do(
 
 def changed(engine: Client, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit that was set before the question counts in the answer: the leader reads before it answers."""
-    monkeypatch.setattr(live, "MIN_OPEN_TASKS", 1)
+    monkeypatch.setattr(live, "MIN_TASKS", 1)
     for limit in (1, 2, 1):
         engine.pools.set("db", limit)
         [group] = engine.runs.get(run).why().waiting
