@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -66,17 +67,24 @@ def cost(
             f"[dim]No wait has ended within {last}. Waits that go on: locktender why RUN, pools list.[/]"
         )
         return
-    from locktender.cli.tables import table
+    from locktender.cli.tables import shorten, table
 
-    shell.out.print(table("gate…", "waited", "waits", "each", "held by…", rows=map(_row, costs)))
+    short = shorten(holder.run for each in costs for holder in each.to)
+    rows = [row for each in costs for row in _rows(each, short)]
+    shell.out.print(
+        table("gate…", ">waited", ">waits", ">each", "held by", ">for", "tags…", rows=rows)
+    )
 
 
-def _row(each: LimitCost) -> list[str]:
-    from rich.markup import escape
-
+def _rows(each: LimitCost, short: Mapping[str, str]) -> Iterator[list[str]]:
+    """A line for each holder, so that a line is short."""
     from locktender.base.durations import spoken
-    from locktender.observe.blame import to_text
+    from locktender.cli.tables import shown, tags
 
-    to = to_text(each.to).removeprefix("to ")
     average = spoken(each.us // max(1, each.waits))
-    return [escape(each.gate), spoken(each.us), f"{each.waits:,}", average, escape(to)]
+    cells = [shown(each.gate), spoken(each.us), f"{each.waits:,}", average]
+    for to in each.to:
+        yield [*cells, shown(short[to.run]), spoken(to.us), tags(to.tags)]
+        cells = [""] * len(cells)
+    if not each.to:
+        yield [*cells, "", "", ""]
