@@ -23,6 +23,7 @@ from locktender.kernel.explain_workers import (
     seats,
 )
 from locktender.kernel.gate_names import counted
+from locktender.kernel.gate_view import GateView, uses
 from locktender.kernel.gates.pool import PoolGate
 from locktender.kernel.gates.protocol import UNBOUNDED, Block, Gate, Lane
 from locktender.kernel.gates.rate import RateGate
@@ -40,45 +41,42 @@ from locktender.kernel.reasons import (
     Typical,
     event_reason,
 )
-from locktender.kernel.scene import Scene, uses
 from locktender.kernel.scheduler import Scheduler
 
 # -- tasks -----------------------------------------------------------------------------------------
 
 
 def explain_task(
-    scheduler: Scheduler, entry: TaskEntry, typical: Typical, now: int, scene: Scene | None = None
+    scheduler: Scheduler, entry: TaskEntry, typical: Typical, now: int, view: GateView | None = None
 ) -> list[Reason]:
     """Every gate that blocks a requested task; empty when it starts with the next cycle.
 
-    `scene`: what is the same for several tasks of one answer.
+    `view`: what is the same for several tasks of one answer.
     """
-    scene = scene or Scene(scheduler.ledger, now)
+    view = view or GateView(scheduler.ledger, now)
     blocks = list(blocking(scheduler, entry, now))
     typical = typical.shared(len(blocks))
     reasons = [
-        each
-        if isinstance(each, Reason)
-        else TASK_TEXTS[each.gate.kind](scene, entry, each, typical)
+        each if isinstance(each, Reason) else TASK_TEXTS[each.gate.kind](view, entry, each, typical)
         for each in blocks
     ]
     lane = lane_of(scheduler, entry)
     fair = scheduler.ledger.task_queue.turns.fair is not None and entry.run.returning is None
     if reasons and fair and lane is not None and entry.spec.wait is None:
-        reasons += turn_reason(_sharing(scene, entry, lane))
+        reasons += turn_reason(_sharing(view, entry, lane))
     return reasons
 
 
 def what_opens(
-    scheduler: Scheduler, entry: TaskEntry, now: int, scene: Scene | None = None
+    scheduler: Scheduler, entry: TaskEntry, now: int, view: GateView | None = None
 ) -> tuple[GateOpening, ...]:
     """What has to happen for a requested task to start, all of it; it starts with the next cycle then."""
-    scene = scene or Scene(scheduler.ledger, now)
+    view = view or GateView(scheduler.ledger, now)
     found: list[GateOpening] = []
     for each in blocking(scheduler, entry, now):
         if not isinstance(each, Reason):
             lane = lane_of(scheduler, entry)
-            return (*found, *(openings(scene, entry, lane) if lane else ()))
+            return (*found, *(openings(view, entry, lane) if lane else ()))
         at = entry.not_before if each.gate in ("time", "back_off") else None
         tasks = tuple(holder.task for holder in each.holders)
         found.append(
@@ -160,32 +158,32 @@ def turn_reason(line: QueuePosition) -> list[Reason]:
     return [Reason(f"fair:{line.fair.key}", line.text, ahead=line.ahead, ahead_is=line.precision)]
 
 
-def _sharing(scene: Scene, entry: TaskEntry, lane: Lane[TaskEntry]) -> QueuePosition:
+def _sharing(view: GateView, entry: TaskEntry, lane: Lane[TaskEntry]) -> QueuePosition:
     """Who takes turns with a task at any of its pools, or for a worker."""
     pools = {gate.name for gate, _ in lane.needs}
     lanes = [
         other
-        for other in scene.ledger.task_queue.lanes.values()
+        for other in view.ledger.task_queue.lanes.values()
         if other.worker_gate is lane.worker_gate
         or any(gate.name in pools for gate, _ in other.needs)
     ]
-    return _line(scene, entry, None, lanes)
+    return _line(view, entry, None, lanes)
 
 
 def _line(
-    scene: Scene, entry: TaskEntry, key: Hashable, lanes: Sequence[Lane[TaskEntry]]
+    view: GateView, entry: TaskEntry, key: Hashable, lanes: Sequence[Lane[TaskEntry]]
 ) -> QueuePosition:
     """Who goes before a task of those in `lanes`, beside its own. `key`: of these lanes.
 
     Turns move with every start, wherever it is, and are not stored: a number of tasks is only about right.
     """
-    queue, own, rank = scene.ledger.task_queue, (entry.rank, entry.id), entry.rank[0]
+    queue, own, rank = view.ledger.task_queue, (entry.rank, entry.id), entry.rank[0]
     groups: list[QueueGroup] = []
     if entry.lane is None:
         return QueuePosition(queue.turns, None, rank, groups, known=False)
     missing = [] if entry.lane in lanes else [entry.lane]
     if queue.turns.fair is None:
-        before = scene.ahead(key, lanes, entry) + sum(older(lane, entry) for lane in missing)
+        before = view.ahead(key, lanes, entry) + sum(older(lane, entry) for lane in missing)
         groups.append(QueueGroup(None, rank, before, before))
         return QueuePosition(queue.turns, None, rank, groups, known=False)
     for lane in (*lanes, *missing):
@@ -205,7 +203,7 @@ def _line(
     return QueuePosition(queue.turns, entry.lane.fair, rank, groups, known=False)
 
 
-def _pool(scene: Scene, entry: TaskEntry, block: Block, typical: Typical) -> Reason:
+def _pool(view: GateView, entry: TaskEntry, block: Block, typical: Typical) -> Reason:
     pool, slots = block.gate, block.need
     if block.never:
         text = (
@@ -217,7 +215,7 @@ def _pool(scene: Scene, entry: TaskEntry, block: Block, typical: Typical) -> Rea
     elif block.reason == "reserved":
         text = _reserved(block)
     else:
-        return _full(scene, entry, block, typical)
+        return _full(view, entry, block, typical)
     return Reason(block.name, text, block.used, block.limit, slots, never=block.never)
 
 
@@ -229,7 +227,7 @@ def _reserved(block: Block) -> str:
     )
 
 
-def _rate(scene: Scene, entry: TaskEntry, block: Block, _typical: Typical) -> Reason:
+def _rate(view: GateView, entry: TaskEntry, block: Block, _typical: Typical) -> Reason:
     """How much of the burst is spent, when it lets the next ones pass, and those before it first."""
     gate, slots = block.gate, block.need
     assert isinstance(gate, RateGate)  # noqa: S101
@@ -239,8 +237,8 @@ def _rate(scene: Scene, entry: TaskEntry, block: Block, _typical: Typical) -> Re
         return Reason(block.name, text, need=slots, never=True)
     if block.reason == "reserved":
         return Reason(block.name, _reserved(block), block.used, block.limit, slots)
-    wait = (block.until or scene.now) - scene.now
-    line = _line(scene, entry, gate, scene.lanes_at(gate))
+    wait = (block.until or view.now) - view.now
+    line = _line(view, entry, gate, view.lanes_at(gate))
     text = (
         f"pool {gate.name}: rate {rate.count} per {spoken(rate.per_us)}, {block.used} of {rate.burst}"
         f" at once spent, the next goes in {_seconds(wait)}"
@@ -257,22 +255,22 @@ def _rate(scene: Scene, entry: TaskEntry, block: Block, _typical: Typical) -> Re
     )
 
 
-def _full(scene: Scene, entry: TaskEntry, block: Block, typical: Typical) -> Reason:
-    gate, need, ledger = block.gate, block.need, scene.ledger
-    tasks = scene.holders_of(gate)
+def _full(view: GateView, entry: TaskEntry, block: Block, typical: Typical) -> Reason:
+    gate, need, ledger = block.gate, block.need, view.ledger
+    tasks = view.holders_of(gate)
     dead = [
         Holder(_run_id(ledger, run_of(task)), task, "", slots, 0, worker, dead=True, until=until)
         for (task, _, pool), (slots, until, worker) in ledger.lingering.items()
         if isinstance(gate, PoolGate) and pool == gate.name
     ]
     shown = max(0, MAX_HOLDERS_SHOWN - len(dead))
-    lanes, what, places = scene.lanes_at(gate), _what(gate), (gate.used, gate.limit)
-    line = _line(scene, entry, gate, lanes)
+    lanes, what, places = view.lanes_at(gate), _what(gate), (gate.used, gate.limit)
+    line = _line(view, entry, gate, lanes)
 
     def estimate() -> WaitEstimate:
-        usual, at = scene.spent(typical, gate, lanes, line.ahead), set(lanes).__contains__
+        usual, at = view.spent(typical, gate, lanes, line.ahead), set(lanes).__contains__
         return wait_at(
-            ledger, entry, gate, tasks, line.ahead, places, need, usual, scene.now, at, what
+            ledger, entry, gate, tasks, line.ahead, places, need, usual, view.now, at, what
         )
 
     return Reason(
@@ -283,14 +281,14 @@ def _full(scene: Scene, entry: TaskEntry, block: Block, typical: Typical) -> Rea
         need,
         line.ahead,
         line.precision,
-        (*dead[:MAX_HOLDERS_SHOWN], *(_holder(task, gate, scene) for task in tasks[:shown])),
+        (*dead[:MAX_HOLDERS_SHOWN], *(_holder(task, gate, view) for task in tasks[:shown])),
         max(0, len(dead) + len(tasks) - MAX_HOLDERS_SHOWN),
-        *scene.wait((gate, need), line.ahead, what, estimate),
+        *view.wait((gate, need), line.ahead, what, estimate),
     )
 
 
-def _holder(task: TaskEntry, gate: Gate, scene: Scene) -> Holder:
-    stubborn = scene.stubborn.get(task.token)
+def _holder(task: TaskEntry, gate: Gate, view: GateView) -> Holder:
+    stubborn = view.stubborn.get(task.token)
     return Holder(
         task.run.row.id,
         task.id,
@@ -300,7 +298,7 @@ def _holder(task: TaskEntry, gate: Gate, scene: Scene) -> Holder:
         task.worker or "",
         stop_reason="" if stubborn is None else stubborn.reason,
         stop_asked_at=0 if stubborn is None else stubborn.since,
-        stalled=task.worker in scene.stalled,
+        stalled=task.worker in view.stalled,
     )
 
 
@@ -317,8 +315,8 @@ def _what(gate: Gate) -> str:
     return "the run's own parallelism" + (f" ({gate.name[9:]})" if ":" in gate.name else "")
 
 
-def _worker(scene: Scene, entry: TaskEntry, block: Block, typical: Typical) -> Reason:
-    wanted, ledger = block.gate, scene.ledger
+def _worker(view: GateView, entry: TaskEntry, block: Block, typical: Typical) -> Reason:
+    wanted, ledger = block.gate, view.ledger
     assert isinstance(wanted, WorkerGate)  # noqa: S101
     requirement = wanted.requirement
     executor = requirement.executor
@@ -330,10 +328,10 @@ def _worker(scene: Scene, entry: TaskEntry, block: Block, typical: Typical) -> R
     ]
     matching = {worker.id: worker for worker in workers if worker.fits(requirement)}
     several = list(matching.values())
-    key = scene.key_of(wanted, several)
+    key = view.key_of(wanted, several)
     # Whoever is in its way: on the same workers, in the same kind of permit, or in any where the total bounds.
     by_total = {each.id for each in several if bound_by_total(each, executor)}
-    running = scene.in_flight(
+    running = view.in_flight(
         key,
         lambda task: (
             task.state == TaskState.RUNNING
@@ -346,24 +344,24 @@ def _worker(scene: Scene, entry: TaskEntry, block: Block, typical: Typical) -> R
     elif not matching:
         text = no_fitting_worker(workers, requirement)
     else:
-        asked_to_stop = sum(task.token in scene.stubborn for task in running)
-        text = no_room(several, executor, asked_to_stop, now=scene.now)
+        asked_to_stop = sum(task.token in view.stubborn for task in running)
+        text = no_room(several, executor, asked_to_stop, now=view.now)
     offers = f"; {counted(entry.offers, 'offer')} so far" if entry.offers else ""
-    beside = scene.lanes_beside(wanted, several)
-    line = _line(scene, entry, key, beside)
+    beside = view.lanes_beside(wanted, several)
+    line = _line(view, entry, key, beside)
     permits, busy = sum(seats(worker, executor) for worker in several), len(running)
     what = f"{executor} permits"
 
     def estimate() -> WaitEstimate:
-        usual, places = scene.spent(typical, key, beside, line.ahead), (busy, permits)
+        usual, places = view.spent(typical, key, beside, line.ahead), (busy, permits)
         at = {*beside, entry.lane}.__contains__
         return wait_at(
-            ledger, entry, wanted, running, line.ahead, places, 1, usual, scene.now, at, what
+            ledger, entry, wanted, running, line.ahead, places, 1, usual, view.now, at, what
         )
 
     wait = WaitEstimate()
     if any(not worker.unanswered for worker in several):
-        wait = scene.wait(key, line.ahead, what, estimate)
+        wait = view.wait(key, line.ahead, what, estimate)
     return Reason(
         block.name,
         text + offers,
@@ -378,7 +376,7 @@ def _worker(scene: Scene, entry: TaskEntry, block: Block, typical: Typical) -> R
     )
 
 
-TASK_TEXTS: Final[dict[str, Callable[[Scene, TaskEntry, Block, Typical], Reason]]] = {
+TASK_TEXTS: Final[dict[str, Callable[[GateView, TaskEntry, Block, Typical], Reason]]] = {
     "run": _full,
     "window": _full,
     "pool": _pool,

@@ -16,6 +16,7 @@ from locktender.base.durations import spoken
 from locktender.kernel import lanes
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.fair_turns import Turns
+from locktender.kernel.gate_view import GateView, uses
 from locktender.kernel.gates.pool import PoolGate
 from locktender.kernel.gates.protocol import UNBOUNDED, Gate, Key, Lane, SlotGate
 from locktender.kernel.gates.rate import RateGate
@@ -23,7 +24,6 @@ from locktender.kernel.gates.worker import WorkerGate
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.placement import Worker
 from locktender.kernel.reasons import MAX_HOLDERS_SHOWN, GateOpening
-from locktender.kernel.scene import Scene, uses
 
 
 class Trial(NamedTuple):
@@ -37,21 +37,21 @@ class Trial(NamedTuple):
     """There are more before it than were looked at."""
 
 
-def openings(scene: Scene, entry: TaskEntry, lane: Lane[TaskEntry]) -> list[GateOpening]:
+def openings(view: GateView, entry: TaskEntry, lane: Lane[TaskEntry]) -> list[GateOpening]:
     """What each gate in the way of a requested task lacks; all of it together lets the task start."""
-    trial = tried(scene, entry, lane)
-    asked = _Asked(scene, entry, lane, trial)
+    trial = tried(view, entry, lane)
+    asked = _Asked(view, entry, lane, trial)
     return [asked.opening(gate, taken) for gate, taken in trial.opened.items()]
 
 
-def tried(scene: Scene, entry: TaskEntry, lane: Lane[TaskEntry]) -> Trial:
-    ledger = scene.ledger
+def tried(view: GateView, entry: TaskEntry, lane: Lane[TaskEntry]) -> Trial:
+    ledger = view.ledger
     if not entry.in_line:
         entry.rank = lanes.rank(ledger.limits, entry.run.row.priority, entry.requested_at)
-    blocks = ledger.task_queue.blocks(lane, entry, scene.now)
+    blocks = ledger.task_queue.blocks(lane, entry, view.now)
     opened = dict.fromkeys([block.gate for block in blocks], 0)
     while True:
-        walk = _Walk(scene, entry, lane, frozenset(opened))
+        walk = _Walk(view, entry, lane, frozenset(opened))
         more = walk.closed_behind()
         if not more:
             taken = {gate: walk.taken[gate] + walk.kept(gate, lane, entry) for gate in opened}
@@ -65,10 +65,10 @@ class _Walk:
     """Those before a task start as far as they can. Permits are taken of the real workers, and given back."""
 
     def __init__(
-        self, scene: Scene, entry: TaskEntry, lane: Lane[TaskEntry], opened: frozenset[Gate]
+        self, view: GateView, entry: TaskEntry, lane: Lane[TaskEntry], opened: frozenset[Gate]
     ) -> None:
-        self._scene, self._ledger = scene, scene.ledger
-        self._queue, self._now = scene.ledger.task_queue, scene.now
+        self._view, self._ledger = view, view.ledger
+        self._queue, self._now = view.ledger.task_queue, view.now
         self._entry, self._lane, self._opened = entry, lane, opened
         self.taken: Counter[Gate] = Counter()
         self.started: list[TaskEntry] = []
@@ -96,14 +96,14 @@ class _Walk:
 
     def _walk(self) -> None:
         lines: list[tuple[Key, int, Lane[TaskEntry], list[TaskEntry]]] = []
-        scene, entry, own = self._scene, self._entry, (self._entry.rank, self._entry.id)
-        lanes = scene.open_lanes(self._opened)
-        count = scene.ahead(self._opened, lanes, entry)
+        view, entry, own = self._view, self._entry, (self._entry.rank, self._entry.id)
+        lanes = view.open_lanes(self._opened)
+        count = view.ahead(self._opened, lanes, entry)
         if self._lane not in lanes and self._stands():
             lanes, count = [*lanes, self._lane], count + older(self._lane, entry)
-        if count > scene.max_walked:
+        if count > view.max_walked:
             self.about = True
-            self.taken = scene.taken(self._opened, count, lambda: self._all_of(lanes))
+            self.taken = view.taken(self._opened, count, lambda: self._all_of(lanes))
             return
         for number, lane in enumerate(lanes):
             # Where turns are taken, others than the older ones may go first.
@@ -122,7 +122,7 @@ class _Walk:
                 if any(True for _ in self._not_passed(lane, waiting[-1])):
                     continue
                 self._start(lane, waiting.pop())
-                if len(self.started) > self._scene.max_walked:
+                if len(self.started) > self._view.max_walked:
                     self.about = True
                     return
             if waiting:
@@ -144,7 +144,7 @@ class _Walk:
         only_older = lane is self._lane or self._turns.fair is None
         found: list[TaskEntry] = []
         for task in lane.in_order():
-            if len(found) >= self._scene.max_walked or (only_older and (task.rank, task.id) >= own):
+            if len(found) >= self._view.max_walked or (only_older and (task.rank, task.id) >= own):
                 break
             if task is not self._entry:
                 found.append(task)
@@ -211,7 +211,7 @@ class _Walk:
 class _Asked(NamedTuple):
     """One task that is asked about, and what happens before it."""
 
-    scene: Scene
+    view: GateView
     entry: TaskEntry
     lane: Lane[TaskEntry]
     trial: Trial
@@ -223,7 +223,7 @@ class _Asked(NamedTuple):
         if isinstance(gate, WorkerGate):
             return _worker(gate, taken + 1, self._permits_to_free(gate), about=about)
         if isinstance(gate, RateGate):
-            return _rate(gate, taken, need, self.scene.now, about=about)
+            return _rate(gate, taken, need, self.view.now, about=about)
         name, limit = gate.label(), gate.used + taken + need
         slots = limit - gate.limit
         if isinstance(gate, PoolGate) and (gate.limit < 0 or slots <= 0):
@@ -240,9 +240,9 @@ class _Asked(NamedTuple):
             text += f" (locktender pools set {gate.name} {limit})"
         elif not gate.paused:
             text += f", or {_ends_text(ends)}" if ends[0] else ""
-            at, dead = _dead(self.scene.ledger, gate, slots)
+            at, dead = _dead(self.view.ledger, gate, slots)
             if at is not None:
-                left = spoken(max(0, at - self.scene.now))
+                left = spoken(max(0, at - self.view.now))
                 text += f", or {left} to pass: slots are kept for dead worker {dead}"
         return GateOpening(
             name, text, limit, *ends, slots=slots, resume=gate.paused, at=at, about=about
@@ -253,7 +253,7 @@ class _Asked(NamedTuple):
 
         Their end opens other gates too: some that these block alone may start first.
         """
-        holders = self.scene.holders_of(gate)
+        holders = self.view.holders_of(gate)
         if self.trial.about:
             return _ends([(task.id, 1) for task in holders], UNBOUNDED)
         walk = self._behind(holders, frozenset())
@@ -264,36 +264,36 @@ class _Asked(NamedTuple):
     def _behind(self, ending: list[TaskEntry], more: frozenset[Gate]) -> _Walk:
         """Who starts before it if these end."""
         opened = more | frozenset(self.trial.opened)
-        workers = self.scene.ledger.workers.by_id
+        workers = self.view.ledger.workers.by_id
         seats = {(task.worker or "", task.spec.executor) for task in ending}
         for task in ending:
             if task.lane is not None:
                 opened |= {*task.lane.gates, *(pool for pool, _ in task.lane.slots)}
         for name, executor in seats:
             if name in workers:
-                opened |= self.scene.gates_served(workers[name], executor)
-        return _Walk(self.scene, self.entry, self.lane, opened)
+                opened |= self.view.gates_served(workers[name], executor)
+        return _Walk(self.view, self.entry, self.lane, opened)
 
     def _permits_to_free(self, gate: WorkerGate) -> Ends:
         """Tasks whose end leaves permits for it and for those before it that wait for the same ones.
 
         Nothing is said where those workers lack more than permits, or where some of them serve others alone.
         """
-        workers, executor = self.scene.ledger.workers, gate.requirement.executor
+        workers, executor = self.view.ledger.workers, gate.requirement.executor
         several = list(workers.matching(gate.requirement))
-        served = {self.scene.gates_served(worker, executor) for worker in several}
+        served = {self.view.gates_served(worker, executor) for worker in several}
         # Who serves some of them serves all, and no other worker does.
         if len(served) != 1 or any(worker.room(executor)[1] != "permits" for worker in several):
             return (), 0
         [sharing] = served
         ids = frozenset(worker.id for worker in several)
         if any(
-            not sharing.isdisjoint(self.scene.gates_served(other, executor))
+            not sharing.isdisjoint(self.view.gates_served(other, executor))
             for other in workers.by_id.values()
             if other.id not in ids
         ):
             return (), 0
-        running = self.scene.in_flight(
+        running = self.view.in_flight(
             ("permits", executor, ids),
             lambda task: task.worker in ids and task.spec.executor == executor,
         )

@@ -27,9 +27,9 @@ from locktender.kernel.entries import TaskEntry
 from locktender.kernel.explain_runs import open_tasks, waiting_nodes
 from locktender.kernel.explain_workers import stubborn_by_token
 from locktender.kernel.gate_names import counted, offered_to, stop_text
+from locktender.kernel.gate_view import GateView
 from locktender.kernel.held_runs import reason_of
 from locktender.kernel.reasons import Reason, Typical
-from locktender.kernel.scene import Scene
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import Until, patience
 from locktender.observe.answer import LEFT, Why, why_run
@@ -163,7 +163,7 @@ def task_why(
     entry = scheduler.lifecycle.tasks.get(task)
     if entry is None:
         return None
-    waits, scene = entry.state == TaskState.REQUESTED, Scene(scheduler.ledger, now)
+    waits, view = entry.state == TaskState.REQUESTED, GateView(scheduler.ledger, now)
     return Why(
         "task",
         str(task),
@@ -171,12 +171,12 @@ def task_why(
         entry.state,
         entry.requested_at,
         now,
-        tuple(_reasons(scheduler, entry, usual, now, labels, scene)),
+        tuple(_reasons(scheduler, entry, usual, now, labels, view)),
         priority=entry.run.row.priority,
         tags=entry.run.row.tags,
         note="" if waits else note_of(scheduler, entry, now),
         until=tuple(patience(scheduler.lifecycle, entry)) if waits else (),
-        lets_start=explain.what_opens(scheduler, entry, now, scene) if waits else (),
+        lets_start=explain.what_opens(scheduler, entry, now, view) if waits else (),
         offers=entry.offers,
     )
 
@@ -269,10 +269,10 @@ def _reasons(
     usual: Typical,
     now: int,
     labels: Declared | None,
-    scene: Scene,
+    view: GateView,
 ) -> list[Reason]:
     """What blocks it; where no worker may ever have the labels it needs, the reason is never, not now."""
-    found = explain.explain_task(scheduler, entry, usual, now, scene)
+    found = explain.explain_task(scheduler, entry, usual, now, view)
     needs = entry.spec.needs
     never = never_by_label(needs, labels) if needs else None
     workers = scheduler.ledger.workers.by_id.values()
@@ -359,12 +359,12 @@ def run_why(
         until = _earliest(group.until, patience(scheduler.lifecycle, entry))
         groups[key] = first, msgspec.structs.replace(group, count=group.count + count, until=until)
     shown = list(groups.values())[:MAX_GROUPS_SHOWN]
-    scene = Scene(scheduler.ledger, now, len(shown))
+    view = GateView(scheduler.ledger, now, len(shown))
     # Of those that wait for the same two are estimated, the first and the last.
     usual = usual.shared(min(len(shown), 2 * len({gates for _, gates in groups})))
     in_line = sorted(range(len(shown)), key=lambda at: (shown[at][0].rank, shown[at][0].id))
     reasons = {
-        at: tuple(_reasons(scheduler, shown[at][0], usual, now, labels, scene))
+        at: tuple(_reasons(scheduler, shown[at][0], usual, now, labels, view))
         for at in (*in_line[:1], *in_line[:0:-1])
     }
     return msgspec.structs.replace(
@@ -373,7 +373,7 @@ def run_why(
             msgspec.structs.replace(
                 group,
                 reasons=reasons[at],
-                lets_start=explain.what_opens(scheduler, first, now, scene),
+                lets_start=explain.what_opens(scheduler, first, now, view),
             )
             for at, (first, group) in enumerate(shown)
         ),

@@ -41,7 +41,7 @@ MAX_MERGED: Final = 50
 """Waiters of a lane that are sorted among those of others; a longer lane is counted by itself."""
 
 
-class Scene:
+class GateView:
     """It is true as long as nothing is decided. `parts`: how many waiters are asked about."""
 
     def __init__(self, ledger: Ledger, now: int, parts: int = 1) -> None:
