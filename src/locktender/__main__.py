@@ -6,7 +6,7 @@ import gc
 import sys
 from typing import NoReturn
 
-YOUNG = 50_000
+YOUNG = 200_000
 """Objects that are made between two collections. What a command imports stays, and to look at it again and again
 took a fifth of its time."""
 
