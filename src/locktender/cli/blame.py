@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from locktender.cli.context import Context, command
+from locktender.cli.output import escape
 
 if TYPE_CHECKING:
     from locktender.observe.blame import Blame
@@ -41,10 +41,10 @@ def blame(
 
 def _show(shell: Context, answer: Blame) -> None:
     first, *rest = answer.text().splitlines()
-    shell.out.print(Text(first, style="bold"), soft_wrap=True)
+    shell.say(f"[bold]{escape(first)}[/]")
     for line in rest:
-        style = "bold" if line.startswith(("  sum", "Critical")) else ""
-        shell.out.print(Text(line, style=style), soft_wrap=True)
+        bold = line.startswith(("  sum", "Critical"))
+        shell.say(f"[bold]{escape(line)}[/]" if bold else escape(line))
 
 
 def cost(
