@@ -11,7 +11,7 @@ import rich.markup
 
 from locktender.base.names import without_controls
 from locktender.cli import output, tables
-from locktender.cli.output import Output, escape, plain, plain_console
+from locktender.cli.output import Printer, escape, plain, plain_console
 
 TEXTS = [
     "plain",
@@ -52,7 +52,7 @@ def both(
     refused = list[object]()
     with monkeypatch.context() as patched:
         patched.setattr(output, "plain_console", lambda **_: refused.append(what))
-        Output(stream).print(what, **more)
+        Printer(stream).print(what, **more)
     assert refused == []
     width = 200 if stream.isatty() else output.UNCUT
     theirs = Terminal(stream.isatty())

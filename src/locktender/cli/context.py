@@ -23,7 +23,7 @@ from typer.core import TyperCommand
 
 from locktender.base.errors import InvalidFlow, LocktenderError
 from locktender.cli.examples import WATCHED, example_of
-from locktender.cli.output import Output
+from locktender.cli.output import Printer
 
 if TYPE_CHECKING:
     from locktender.base.config import Settings
@@ -43,14 +43,14 @@ class Context:
     debug: bool = False
 
     @cached_property
-    def out(self) -> Output:
+    def out(self) -> Printer:
         """What was asked for."""
-        return Output(sys.stdout)
+        return Printer(sys.stdout)
 
     @cached_property
-    def notes(self) -> Output:
+    def notes(self) -> Printer:
         """Notes on stderr, never part of the answer."""
-        return Output(sys.stderr, stderr=True)
+        return Printer(sys.stderr, stderr=True)
 
     def settings(self, **overrides: Any) -> Settings:
         from locktender.store.open import settings_for

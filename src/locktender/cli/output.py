@@ -86,7 +86,7 @@ def plain_console(**options: Any) -> Console:
     return PlainConsole(highlight=False, emoji=False, **options)
 
 
-class Output:
+class Printer:
     """Takes what a console of rich takes."""
 
     def __init__(self, stream: TextIO, *, stderr: bool = False) -> None:
