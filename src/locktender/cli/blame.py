@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from locktender.observe.blame import Blame
     from locktender.observe.holders import LimitCost
 
+COLUMNS = ("gate…", ">waited", ">waits", ">each", "held by", ">for", "tags…")
 PANEL = "Beside a live engine, or without one"
 
 
@@ -70,13 +71,11 @@ def cost(
     from locktender.cli.tables import shorten, table
 
     short = shorten(holder.run for each in costs for holder in each.to)
-    rows = [row for each in costs for row in _rows(each, short)]
-    shell.out.print(
-        table("gate…", ">waited", ">waits", ">each", "held by", ">for", "tags…", rows=rows)
-    )
+    rows = [row for each in costs for row in cost_rows(each, short)]
+    shell.out.print(table(*COLUMNS, rows=rows))
 
 
-def _rows(each: LimitCost, short: Mapping[str, str]) -> Iterator[list[str]]:
+def cost_rows(each: LimitCost, short: Mapping[str, str]) -> Iterator[list[str]]:
     """A line for each holder, so that a line is short."""
     from locktender.base.durations import spoken
     from locktender.cli.tables import shown, tags
