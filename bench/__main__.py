@@ -31,6 +31,7 @@ from bench import (
     take_over,
     ui,
     waits,
+    why,
     worker,
 )
 from bench.report import Figure, Record, put_between_markers
@@ -53,6 +54,7 @@ ON_DEMAND: dict[str, Callable[[], list[Figure]]] = {
     "sleepers": sleepers.run,
     "take_over": take_over.run,
     "ui": ui.run,
+    "why": why.run,
 }
 PARTS = DAILY | ON_DEMAND
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"

@@ -25,7 +25,7 @@ from locktender.base.model import NewRun, WorkerRow
 from locktender.kernel.scheduler import Scheduler
 from locktender.leader.queue_reader import QueueReader
 from locktender.observe.why import explain_run
-from locktender.store.protocol import Elect, SetLimit, Submit
+from locktender.store.protocol import Elect, SetLimit, Store, Submit
 from locktender.store.sqlite.store import SqliteStore
 
 RUNNING = 200
@@ -46,7 +46,7 @@ async def measure(runs: int, tenants: int) -> dict[str, float]:
                 ),
             ]
         )
-        await _fill(store, runs, tenants)
+        await fill(store, runs, tenants)
         asked = await _why(store, runs)
         took = await _cycles(store)
         await store.close()
@@ -67,7 +67,7 @@ async def _why(store: SqliteStore, runs: int) -> float:
     return longest
 
 
-async def _fill(store: SqliteStore, runs: int, tenants: int) -> None:
+async def fill(store: Store, runs: int, tenants: int) -> None:
     body = msgspec.json.encode(Graph("one", (Node("a", "a", executor="async"),)))
     for first in range(0, runs, 5_000):
         batch = [

@@ -26,9 +26,10 @@ from locktender.cli import runs
 from locktender.cli.context import Context, log_lines, start_logging
 from locktender.cli.dev import DevScreen, Scene
 from locktender.cli.errors import show
+from locktender.cli.output import plain_console
 from locktender.cli.run_flow import Following, summary
 from locktender.cli.run_view import picture, view_of
-from locktender.cli.tables import PlainConsole, lasted, shown, tags
+from locktender.cli.tables import lasted, shown, tags
 from locktender.client.views import RunInfo, instant
 from locktender.testing import eventually
 
@@ -230,7 +231,7 @@ def test_no_text_of_a_user_commands_the_terminal(
 @pytest.mark.parametrize("what", [Text("a\x1b[31mb"), "a\x1b[31mb", Panel("a\x1b[31mb")])
 def test_a_console_writes_only_its_own_controls(what: Any):
     out = io.StringIO()
-    console = PlainConsole(file=out, force_terminal=True, highlight=False, width=20)
+    console = plain_console(file=out, force_terminal=True, width=20)
 
     console.print(what, style="bold")
 

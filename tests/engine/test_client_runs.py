@@ -210,6 +210,23 @@ def test_entries_of_submit_many_take_every_form(engine: Client):
     assert engine.submit_many(flows.summed, []) == []
 
 
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("prority", "Each run has its own: Submission((…), priority=3)."),
+        ("tags", "Each run has its own: Submission((…), tags=3)."),
+        ("partail", "Did you mean 'partial'?"),
+        ("colour", "It takes flow, calls and partial."),
+    ],
+)
+def test_an_unknown_option_of_submit_many_is_named(engine: Client, option: str, hint: str):
+    given: dict[str, Any] = {option: 3}
+    with pytest.raises(InvalidInput, match=f"submit_many takes no option '{option}'") as caught:
+        engine.submit_many(flows.doubled, [1], **given)
+    assert (caught.value.field, caught.value.hint) == (option, hint)
+    assert engine.runs.list() == []
+
+
 def test_beyond_the_ceiling_a_submission_leaves_no_row(engine: Client):
     engine.limits.set_max_active(3)
     runs = engine.submit_many(flows.waits, [1, 2, 3])

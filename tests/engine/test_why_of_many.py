@@ -72,7 +72,7 @@ def test_h1_the_leader_answers_here_and_elsewhere_as_the_rows_do(
             compared.append([timeless(each) for each in found])
         assert asked[-4:] == ["here", "here", "elsewhere", "elsewhere"]
         before = len(asked)
-        monkeypatch.setattr(live, "MIN_OPEN_TASKS", 1_000_000)
+        monkeypatch.setattr(live, "MIN_TASKS", 1_000_000)
         compared.append([timeless(engine.runs.get(run.id).why()), timeless(engine.why(last))])
         assert len(asked) == before
         assert compared[0] == compared[1] == compared[2]
@@ -82,9 +82,44 @@ def test_h1_the_leader_answers_here_and_elsewhere_as_the_rows_do(
         run.wait("120s")
 
 
+@step
+def hold_last(x: int) -> int:
+    assert x < 9 or flows.GATE.wait(60)
+    return x
+
+
+@flow
+def nearly_over() -> list[int]:
+    return hold_last.map(list(range(10)))
+
+
+def test_h1_the_leader_is_asked_where_many_tasks_have_ended(
+    url: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """To rebuild its ledger their rows would be read, too."""
+    asked = list[object]()
+    answered = Questions.ask
+
+    def ask(self: Questions, question: live.Question[Why]) -> object:
+        asked.append(question)
+        return answered(self, question)
+
+    monkeypatch.setattr(Questions, "ask", ask)
+    with embedded(url, grace="1s") as engine:
+        run = engine.submit(nearly_over)
+        eventually(lambda: sum(task.state == "completed" for task in run.tasks()) == 9, "60s")
+        assert run.why().running == {"hold_last": 1}
+        assert asked == []
+        monkeypatch.setattr(live, "MIN_TASKS", 5)
+        assert run.why().running == {"hold_last": 1}
+        assert len(asked) == 1
+        flows.GATE.set()
+        run.result("60s")
+
+
 def changed(engine: Client, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit that was set before the question counts in the answer: the leader reads before it answers."""
-    monkeypatch.setattr(live, "MIN_OPEN_TASKS", 1)
+    monkeypatch.setattr(live, "MIN_TASKS", 1)
     for limit in (1, 2, 1):
         engine.pools.set("db", limit)
         [group] = engine.runs.get(run).why().waiting

@@ -100,3 +100,23 @@ def test_h1_draws_of_one_answer_are_bounded(
     last = max(run.tasks)
     task_why(lead, last, None, Typical(holds=holds), lead.ledger.now)
     assert sum(drawn) > 0
+
+
+def waiting_steps(steps: int) -> Callable[[], object]:
+    """`why` of a run with so many different steps that wait for one pool."""
+    rules: dict[tuple[str, str], object] = {("pool", "db"): PoolRule(2)}
+    sim = world(took=3600 * SECOND, rules=rules)
+    nodes = [items(f"m{n}", step=f"s{n}", pools=needs(db=1)) for n in range(steps)]
+    sim.submit(graph(*nodes, flow="wide"), consts=numbers(2))
+    sim.run(until=sim.steady + 30 * SECOND)
+    lead = sim.scheduler
+    assert lead is not None
+    [run] = lead.ledger.runs.values()
+    typical = Typical(holds={f"s{n}": tuple(range(100, 200)) for n in range(steps)})
+    return lambda: run_why(lead, run.row, None, typical, lead.ledger.now)
+
+
+def test_h1_what_waiting_steps_share_is_looked_up_once():
+    """Each has a lane of its own: if each looked at all lanes again, twice the steps would cost four times."""
+    costs = [lines_run(waiting_steps(count)) for count in (22, 44)]
+    assert costs[1] <= 2.6 * costs[0], costs

@@ -171,6 +171,42 @@ def test_h3_a_wait_is_charged_to_holders_of_fitting_workers():
     assert other not in to
 
 
+def test_h3_runs_are_charged_for_what_they_hold_and_not_for_others():
+    """Twenty runs hold a permit each and eight are named: each of them is charged a twentieth."""
+    sim = world(took=1_000_000, workers=0, rules={("runs", ""): {"limit": -1}})
+    sim.add_worker("w", {"thread": 20})
+    for n in range(20):
+        sim.submit(graph(step(f"s{n}", executor="thread"), flow=f"f{n}"))
+    late = sim.submit(graph(step("late", executor="thread"), flow="late")).seq
+    settle(sim)
+    whole, to = charged_for(sim, late)
+    assert len(to) == 8
+    assert [each / whole for each in to.values()] == [pytest.approx(1 / 20, rel=0.05)] * 8
+
+
+def _drain(sim: SimWorld, name: str, *, draining: bool) -> None:
+    """As an operator does it."""
+    row = sim.model.workers[name]
+    sim.model.workers[name] = msgspec.structs.replace(row, draining=draining)
+    assert sim.scheduler is not None
+    sim.scheduler.put_worker(sim.model.workers[name])
+
+
+def test_h3_a_wait_for_a_worker_that_drains_is_charged_to_nobody():
+    sim = world(took=1_000_000, workers=0)
+    sim.add_worker("w", {"thread": 4})
+    holder = sim.submit(graph(step("holder", executor="thread"), flow="holder")).seq
+    sim.run(until=sim.now + 200_000)
+    _drain(sim, "w", draining=True)
+    late = sim.submit(graph(step("late", executor="thread"), flow="late")).seq
+    sim.run(until=sim.now + 400_000)
+    _drain(sim, "w", draining=False)
+    settle(sim)
+    whole, to = charged_for(sim, late)
+    assert whole >= 300_000
+    assert holder not in to
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_h3_what_is_charged_for_a_gate_adds_up(seed: int):
     sim = random_world(seed, clock_jumps=False)

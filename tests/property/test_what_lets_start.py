@@ -15,6 +15,7 @@ from locktender.base.states import HOLDING, TaskState
 from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.explain import what_opens
+from locktender.kernel.gate_view import GateView
 from locktender.kernel.gates.worker import WorkerGate
 from locktender.kernel.openings import tried
 from locktender.kernel.reasons import GateOpening
@@ -139,7 +140,7 @@ def check(lead: Scheduler, entry: TaskEntry, now: int) -> None:
     held_back = set(lead.ledger.task_queue.reserved.values())
     copy = happened(lead, entry.id, now, opens, None, 0)
     reserved = set(copy.lead.ledger.task_queue.reserved.values()) != held_back
-    before = {each.id for each in tried(lead.ledger, entry, lane, now).before}
+    before = {each.id for each in tried(GateView(lead.ledger, now), entry, lane).before}
     others = copy.began - before - {entry.id}
     timed = any(each.at is not None for each in opens)
     if copy.disturbed or (timed and others) or (reserved and not copy.started):

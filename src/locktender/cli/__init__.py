@@ -5,7 +5,8 @@ context         what every command has: url, output, debugging; how a command is
 errors          errors as text or JSON, and their exit codes
 arguments       --args, --arg, --tag, --pool, numbers … as values
 load_flow       FILE.py:flow → a flow; import errors of the user's file
-tables          tables, ages, short ids, text without control characters
+output          what is printed, without rich where nothing has to be cut or drawn
+tables          tables, ages, short ids
 reader          a store read past the client's methods
 run, run_view   `run`, `submit`, and the live view of one run
 runs, queue, pools, limits, workers, why, audit, db, config    the nouns

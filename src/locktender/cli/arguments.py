@@ -47,10 +47,7 @@ def read_named_call(args: str | None, named: Iterable[str]) -> Call:
             raise InvalidInput(
                 f"argument {key!r} is given twice.", field=key, hint="Keep --args or --arg for it."
             )
-        try:
-            kwargs[key] = msgspec.json.decode(text)
-        except (msgspec.DecodeError, UnicodeEncodeError):
-            kwargs[key] = text
+        kwargs[key] = _json_or_text(text)
     return Call(given, kwargs)
 
 
@@ -96,10 +93,19 @@ def _value(flow: FlowDef, key: str, text: str) -> Any:
     parameter = flow.parameters.parameters.get(key)
     if parameter is not None and parameter.annotation in {str, "str", "str | None"}:
         return text
+    return _json_or_text(text)
+
+
+def _json_or_text(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError):
         return text
+
+
+def match(given: Iterable[str]) -> dict[str, Any]:
+    """What a wait must have: `order=17` is a number, as in code."""
+    return {key: _json_or_text(text) for key, text in _pairs(given, "match").items()}
 
 
 def tags(given: Iterable[str]) -> dict[str, str]:
@@ -158,6 +164,7 @@ _EXAMPLES = {
     "arg": "e.g. --arg n=3",
     "tag": "e.g. --tag tenant=acme",
     "label": "e.g. --label gpu=a100",
+    "match": "e.g. --match order=17",
     "pool": "e.g. --pool db=4",
     "weight": "e.g. --weight acme=3",
     "set": "e.g. --set grace=5s; locktender config show lists all.",

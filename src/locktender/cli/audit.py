@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from locktender.cli.context import Context, command
+from locktender.cli.output import escape
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from locktender.base.errors import NotFound
     from locktender.base.model import HeldUp
+    from locktender.cli.tables import TextTable
     from locktender.client.bridge import StoreReader
     from locktender.observe.checker import Peak
     from locktender.observe.checkpoint import AuditScope, HistoryMarks
@@ -178,7 +177,7 @@ def _verdict(broken: int) -> str:
     return f"[bold red]{broken} broken[/]" if broken else "[bold green]all kept[/]"
 
 
-def peaks_table(peaks: list[Peak]) -> Table:
+def peaks_table(peaks: list[Peak]) -> TextTable:
     from locktender.cli.tables import table
 
     rows = [

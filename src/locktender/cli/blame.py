@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from locktender.cli.context import Context, command
+from locktender.cli.output import escape
 
 if TYPE_CHECKING:
     from locktender.observe.blame import Blame
     from locktender.observe.holders import LimitCost
 
+COLUMNS = ("gate…", ">waited", ">waits", ">each", "held by", ">for", "tags…")
 PANEL = "Beside a live engine, or without one"
 
 
@@ -40,10 +42,10 @@ def blame(
 
 def _show(shell: Context, answer: Blame) -> None:
     first, *rest = answer.text().splitlines()
-    shell.out.print(Text(first, style="bold"), soft_wrap=True)
+    shell.say(f"[bold]{escape(first)}[/]")
     for line in rest:
-        style = "bold" if line.startswith(("  sum", "Critical")) else ""
-        shell.out.print(Text(line, style=style), soft_wrap=True)
+        bold = line.startswith(("  sum", "Critical"))
+        shell.say(f"[bold]{escape(line)}[/]" if bold else escape(line))
 
 
 def cost(
@@ -66,17 +68,22 @@ def cost(
             f"[dim]No wait has ended within {last}. Waits that go on: locktender why RUN, pools list.[/]"
         )
         return
-    from locktender.cli.tables import table
+    from locktender.cli.tables import shorten, table
 
-    shell.out.print(table("gate…", "waited", "waits", "each", "held by…", rows=map(_row, costs)))
+    short = shorten(holder.run for each in costs for holder in each.to)
+    rows = [row for each in costs for row in cost_rows(each, short)]
+    shell.out.print(table(*COLUMNS, rows=rows))
 
 
-def _row(each: LimitCost) -> list[str]:
-    from rich.markup import escape
-
+def cost_rows(each: LimitCost, short: Mapping[str, str]) -> Iterator[list[str]]:
+    """A line for each holder, so that a line is short."""
     from locktender.base.durations import spoken
-    from locktender.observe.blame import to_text
+    from locktender.cli.tables import shown, tags
 
-    to = to_text(each.to).removeprefix("to ")
     average = spoken(each.us // max(1, each.waits))
-    return [escape(each.gate), spoken(each.us), f"{each.waits:,}", average, escape(to)]
+    cells = [shown(each.gate), spoken(each.us), f"{each.waits:,}", average]
+    for to in each.to:
+        yield [*cells, shown(short[to.run]), spoken(to.us), tags(to.tags)]
+        cells = [""] * len(cells)
+    if not each.to:
+        yield [*cells, "", "", ""]

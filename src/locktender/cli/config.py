@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import typer
-from rich.markup import escape
 
 from locktender.cli.context import Context, command, group
+from locktender.cli.output import escape
 
 
 def register(app: typer.Typer) -> None:

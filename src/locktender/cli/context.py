@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from rich.console import Console
 from typer.core import TyperCommand
 
 from locktender.base.errors import InvalidFlow, LocktenderError
 from locktender.cli.examples import WATCHED, example_of
-from locktender.cli.tables import PlainConsole, width_of
+from locktender.cli.output import Printer
 
 if TYPE_CHECKING:
     from locktender.base.config import Settings
@@ -44,14 +43,14 @@ class Context:
     debug: bool = False
 
     @cached_property
-    def out(self) -> Console:
+    def out(self) -> Printer:
         """What was asked for."""
-        return PlainConsole(highlight=False, width=width_of(sys.stdout))
+        return Printer(sys.stdout)
 
     @cached_property
-    def notes(self) -> Console:
+    def notes(self) -> Printer:
         """Notes on stderr, never part of the answer."""
-        return PlainConsole(stderr=True, highlight=False, width=width_of(sys.stderr))
+        return Printer(sys.stderr, stderr=True)
 
     def settings(self, **overrides: Any) -> Settings:
         from locktender.store.open import settings_for
@@ -139,7 +138,7 @@ def start_logging(shell: Context, level: str = "warning") -> None:
         def render(self, *, record: logging.LogRecord, **parts: Any) -> Text:
             return Text(f"{record.levelname:8} {parts['message_renderable']}")
 
-    console = shell.notes
+    console = shell.notes.console
     handler = (RichHandler if console.is_terminal else Lines)(
         console=console, show_path=False, show_time=False, markup=False, rich_tracebacks=False
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from locktender.cli.context import Context, command, group
 from locktender.cli.db_copies import backup, copy
+from locktender.cli.output import escape
 
 if TYPE_CHECKING:
     from locktender.store.copying import Purpose

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from locktender.cli.context import Context
+from locktender.cli.output import escape
 
 NAMES = {
     "event": "rows of history",

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rich.markup import escape
 from rich.padding import Padding
 from rich.text import Text
 
@@ -29,6 +28,7 @@ from locktender.cli import demo_flow, demo_proof
 from locktender.cli.context import Context, start_logging
 from locktender.cli.demo_flow import crawl
 from locktender.cli.errors import BAD, OK
+from locktender.cli.output import escape
 from locktender.cli.shutdown import Interrupts
 from locktender.client.client import Client
 from locktender.client.run import Run

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from rich.table import Table
 
 from locktender.base.config import Settings
 from locktender.cli import demo_flow
-from locktender.cli.tables import table
+from locktender.cli.tables import TextTable, table
 from locktender.client.bridge import StoreReader
 from locktender.observe.checker import Peak, Violation, promises
 from locktender.observe.checkpoint import audit
@@ -191,7 +190,7 @@ def _highest(found: list[Peak], prefix: str) -> int:
     return max((peak.peak for peak in found if peak.name.startswith(prefix)), default=0)
 
 
-def table_of(proof: Proof) -> Table:
+def table_of(proof: Proof) -> TextTable:
     return table(
         "limit", ">allowed", ">peak measured", ">in history", "never exceeded",
         rows=[

@@ -26,7 +26,6 @@ from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.text import Text
 
 from locktender.base.clock import SECOND, SystemClock
@@ -38,6 +37,7 @@ from locktender.cli.errors import UserCode
 from locktender.cli.http_options import check_tokens
 from locktender.cli.load_flow import Target, flows_of, load_source
 from locktender.cli.more_workers import Wanted, started
+from locktender.cli.output import escape
 from locktender.cli.server import PORT
 from locktender.cli.shutdown import Interrupts
 from locktender.cli.tables import ago, lasted, now, shorten, state, table
@@ -358,7 +358,7 @@ class DevLoop:
             host = DevEngine(self._settings, listener, more, self._options)
             names = ", ".join(source.flows) or "no flow yet"
             title = f"[bold]locktender dev[/] {escape(self._target.where)} ({escape(names)}) [dim]Ctrl-C stops[/]"
-            screen = DevScreen(self._shell.out, title, plain=self._plain)
+            screen = DevScreen(self._shell.out.console, title, plain=self._plain)
             screen.say(f"[dim]UI: {url_of(listener)}  API: {url_of(listener)}/api/docs[/]")
             try:
                 with StoreReader(self._settings) as reading:

@@ -11,8 +11,6 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
-
 from locktender.base.errors import (
     MOST_SHOWN,
     InvalidInput,
@@ -23,6 +21,7 @@ from locktender.base.errors import (
     StoreError,
 )
 from locktender.cli.context import Context
+from locktender.cli.output import escape
 
 _OURS = str(Path(__file__).parent.parent)
 OK, BAD, USAGE, INTERRUPTED = 0, 1, 2, 130

@@ -6,9 +6,9 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from locktender.cli.context import Context, command
+from locktender.cli.output import escape
 
 if TYPE_CHECKING:
     from locktender.client.history import HistoryEvent
@@ -169,7 +169,7 @@ def _line(
 
 
 def _short(value: Any) -> str:
-    from locktender.cli.tables import width_of
+    from locktender.cli.output import width_of
 
     text = str(value)
     return text if len(text) <= TERSE or width_of(sys.stdout) else f"{text[:TERSE]}…"

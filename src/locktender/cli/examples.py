@@ -11,7 +11,6 @@ EXAMPLES: Final[dict[str, str]] = {
     "demo": "locktender demo",
     "server": "locktender server --port 8080 --url postgresql://db/app",
     "worker": "locktender worker flows.py --label gpu=a100 --url postgresql://db/app",
-    "send": "locktender send 06gy8rm99095 approval '{\"ok\": true}'",
     "waiting": "locktender waiting --watch",
     "why": "locktender why 06gy8rm99095",
     "audit": "locktender audit --json",

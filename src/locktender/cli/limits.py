@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from rich.markup import escape
 
 from locktender.cli.blame import cost
 from locktender.cli.context import Context, Expected, command, group
+from locktender.cli.output import escape
 
 if TYPE_CHECKING:
     from locktender.client.client import Client

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from locktender.cli.context import Context, command
-from locktender.cli.runs import Limit, RunName
+from locktender.cli.output import escape
+from locktender.cli.runs import Limit
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -24,26 +24,100 @@ def register(app: typer.Typer) -> None:
 
 def send(
     shell: Context,
-    run: RunName,
-    event: Annotated[str, typer.Argument(metavar="NAME", help="The event that the run waits for.")],
-    payload: Annotated[
-        str, typer.Argument(metavar="JSON", help="What it carries, e.g. '{\"ok\": true}'.")
-    ] = "null",
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN NAME] [JSON]",
+            help="The run, the event that it waits for, and what it carries, e.g. '{\"ok\": true}'."
+            " With --topic or --token: JSON alone.",
+        ),
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", metavar="NAME", help="To every run that waits for this event."),
+    ] = None,
+    match: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--match",
+            metavar="KEY=VALUE",
+            help="Of a topic: only to waits with this value. Repeatable; VALUE is JSON, else text.",
+        ),
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option("--token", metavar="TOKEN", help="Answers the one wait that has this token."),
+    ] = None,
     id: Annotated[
         str | None,
         typer.Option("--id", metavar="TEXT", help="A second one of the same id changes nothing."),
     ] = None,
 ) -> None:
-    """Send an event to a run: the payload is the result of its wait_event."""
-    from locktender.cli.arguments import json_value
+    """Send an event to a run, to all that wait for it, or to one wait: the payload is the result of wait_event.
 
-    value = json_value(payload, "payload")
+    locktender send 06gy8rm99095 approval '{"ok": true}'
+
+    locktender send --topic paid '{"amount": 12}' --match order=17
+
+    locktender send --token 06gy8rm99095….5f2c '{"ok": true}'
+    """
+    from locktender.cli import arguments
+
+    given = list(words or ())
+    to_run = topic is None and token is None
+    _check(given, topic, token, match, id, 2 if to_run else 0)
+    payload = given.pop() if len(given) == (3 if to_run else 1) else "null"
+    value = arguments.json_value(payload, "payload")
     with shell.connect() as client:
-        found = client.runs.find(run)
-        new = found.send(event, value, id=id)
-    text = f"event {escape(event)} sent to run {found.id}"
-    answer = {"run": found.id, "event": event, "new": new}
-    shell.done(text if new else f"{text} before: nothing changed", answer)
+        if token is not None:
+            # A run's id has no dot; what follows names the wait.
+            answer: dict[str, object] = {"run": token.partition(".")[0]}
+            new = client.events.answer(token, value)
+            text = f"the wait of run {escape(token.partition('.')[0])} is answered"
+        elif topic is not None:
+            answer = {"topic": topic}
+            new = client.events.send(topic, value, match=arguments.match(match or ()), id=id)
+            text = f"event {escape(topic)} sent to every run that waits for it"
+        else:
+            found, event = client.runs.find(given[0]), given[1]
+            answer = {"run": found.id, "event": event}
+            new = found.send(event, value, id=id)
+            text = f"event {escape(event)} sent to run {found.id}"
+    shell.done(text if new else f"{text} before: nothing changed", answer | {"new": new})
+
+
+def _check(
+    given: list[str],
+    topic: str | None,
+    token: str | None,
+    match: list[str] | None,
+    id: str | None,
+    least: int,
+) -> None:
+    from locktender.base.errors import InvalidInput
+
+    if topic is not None and token is not None:
+        raise InvalidInput(
+            "--topic and --token exclude each other.",
+            field="token",
+            hint="A token names its wait: leave --topic out.",
+        )
+    if match and topic is None:
+        raise InvalidInput(
+            "--match is for topics.", field="match", got=match[0], hint="Add --topic NAME."
+        )
+    if id is not None and token is not None:
+        raise InvalidInput(
+            "--token takes no --id.", field="id", got=id, hint="A wait is answered once anyway."
+        )
+    if not least <= len(given) <= least + 1:
+        wanted = "RUN NAME [JSON]" if least else "at most one JSON value"
+        raise InvalidInput(
+            f"send takes {wanted} here.",
+            field="words",
+            got=" ".join(given),
+            hint="See: locktender send --help",
+        )
 
 
 def waiting(shell: Context, limit: Limit = "50") -> None:

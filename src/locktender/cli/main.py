@@ -94,6 +94,11 @@ def _register_for(arguments: Sequence[str]) -> None:
         _register([home])
 
 
+def runs_bodies(arguments: Sequence[str]) -> bool:
+    """Whether this command line may import or run code of the user's."""
+    return any(_first_word(arguments) in WORDS[home] for home in ("run", "server", "worker"))
+
+
 def _register(parts: Iterable[str]) -> None:
     for part in parts:
         if part not in _registered:

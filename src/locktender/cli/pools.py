@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from locktender.cli.context import Context, Expected, command, group
+from locktender.cli.output import escape
 from locktender.cli.tables import ago, shorten, table
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from locktender.cli.bulk import DryRun, FlowName, Some, Tag, Yes, choose, proceeds
 from locktender.cli.context import Context, command, group
+from locktender.cli.output import escape
 from locktender.cli.runs import Limit, RunName
 
 if TYPE_CHECKING:

@@ -13,8 +13,6 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-from rich.markup import escape
-
 from locktender.base import codec
 from locktender.base.clock import SECOND, SystemClock
 from locktender.base.config import Settings
@@ -24,6 +22,7 @@ from locktender.base.names import UNLIMITED
 from locktender.cli.context import Context
 from locktender.cli.errors import BAD, OK, show
 from locktender.cli.load_flow import AnyFlow
+from locktender.cli.output import escape
 from locktender.cli.run_view import RunView, Screen, Silent, Watcher, screen_for
 from locktender.cli.shutdown import Interrupts
 from locktender.client.client import Client
@@ -63,7 +62,9 @@ class Following:
         waiter.start()
         with Watcher(self._settings) as watcher:
             screen: Screen = (
-                Silent() if self._quiet else screen_for(self._shell.notes, plain=self._plain)
+                Silent()
+                if self._quiet
+                else screen_for(self._shell.notes.console, plain=self._plain)
             )
             asked = False
             try:

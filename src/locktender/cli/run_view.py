@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -25,6 +24,7 @@ from locktender.base.durations import spoken
 from locktender.base.graph import Graph, Output, is_cached
 from locktender.base.model import RunRow
 from locktender.base.states import ENDS, TERMINAL_RUNS, RunState, TaskState
+from locktender.cli.output import escape
 from locktender.cli.tables import SHORTEST, now, state
 from locktender.client.bridge import StoreReader
 from locktender.client.run import Run

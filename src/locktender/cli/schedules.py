@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
 import typer
-from rich.markup import escape
 
 from locktender.base.errors import InvalidInput
 from locktender.cli.context import Context, command, group
+from locktender.cli.output import escape
 from locktender.cli.tables import table
 
 if TYPE_CHECKING:

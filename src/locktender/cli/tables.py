@@ -1,57 +1,28 @@
-"""Tables that fit the terminal, ages, short ids, and user text without control characters.
-
-Tags, keys, names and messages come from any program that may submit a run, and an
-escape sequence in them can overwrite a terminal or fill its clipboard. So all
-text for people goes through a console that removes such characters. JSON is
-unchanged.
-"""
+"""Tables that fit the terminal, ages, short ids."""
 
 from __future__ import annotations
 
-import os
+import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, TextIO
-
-from rich import box
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.markup import escape
-from rich.segment import Segment
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from locktender.base.clock import SystemClock
 from locktender.base.durations import spoken
 from locktender.base.names import without_controls
+from locktender.cli.output import escape, plain, width_of
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from locktender.client.views import StubbornInfo
 
 
 def shown(text: str) -> str:
     """A text of the user's, as text: neither our markup nor a command to the terminal that shows it."""
     return escape(without_controls(text))
-
-
-class PlainConsole(Console):
-    """Writes no control character but its own."""
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):
-            text, style, control = segment
-            yield segment if control else Segment(without_controls(text), style)
-
-
-UNCUT = 10_000
-"""Columns of what is read by another program: nothing is cut or wrapped for it."""
-
-
-def width_of(stream: TextIO) -> int | None:
-    """None: the terminal's own, or what COLUMNS says."""
-    return None if stream.isatty() or os.environ.get("COLUMNS") else UNCUT
 
 
 SHORTEST = 12
@@ -136,30 +107,81 @@ def tags(given: Mapping[str, str]) -> str:
     return shown(" ".join(f"{key}={value}" for key, value in sorted(given.items())))
 
 
-def table(*columns: str, rows: Iterable[Sequence[str]]) -> Table:
+def table(*columns: str, rows: Iterable[Sequence[str]]) -> TextTable:
     """Columns headed `>name` stand to the right; `name…` may be cut, `name~` may wrap, others keep their width."""
-    several = list(rows)
-    widths = [_widest(column, [row[at] for row in several]) for at, column in enumerate(columns)]
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
-    for column, width in zip(columns, _fit(columns, widths), strict=True):
-        made.add_column(
-            _title(column),
-            justify="right" if column.startswith(">") else "left",
-            no_wrap=not column.endswith("~"),
-            overflow="fold" if column.endswith("~") else "ellipsis",
-            width=width,
-        )
-    for row in several:
-        made.add_row(*row)
-    return made
+    return TextTable(columns, [list(row) for row in rows])
+
+
+@dataclass(frozen=True)
+class TextTable:
+    columns: Sequence[str]
+    rows: list[list[str]]
+
+    def lines(self) -> Iterator[str] | None:
+        """With markup; None: something has to be cut or wrapped."""
+        widths = self._widths()
+        wide = sum(widths) + GAP * (len(widths) - 1) > _columns()
+        if not self.rows or wide or widths != _fit(self.columns, widths):
+            return None
+        if any("\n" in cell for row in self.rows for cell in row):
+            return None
+        return self._lines(widths)
+
+    def _lines(self, widths: list[int]) -> Iterator[str]:
+        titles = [f"[bold]{_title(each)}[/]" for each in self.columns]
+        yield self._line(titles, widths)
+        yield "─" * (sum(widths) + GAP * (len(widths) - 1))
+        for row in self.rows:
+            yield self._line(row, widths)
+
+    def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
+        found: list[str] = []
+        for column, cell, width in zip(self.columns, cells, widths, strict=True):
+            blank = " " * (width - _length(cell))
+            found.append(f"{blank}{cell}" if column.startswith(">") else f"{cell}{blank}")
+        return (" " * GAP).join(found)
+
+    def _widths(self) -> list[int]:
+        cells = zip(*self.rows, strict=True) if self.rows else ((),) * len(self.columns)
+        return [
+            max([len(_title(column)), *map(_length, several)])
+            for column, several in zip(self.columns, cells, strict=True)
+        ]
+
+    def __rich__(self) -> Table:
+        from rich import box
+        from rich.table import Table
+
+        made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
+        for column, width in zip(self.columns, _fit(self.columns, self._widths()), strict=True):
+            made.add_column(
+                _title(column),
+                justify="right" if column.startswith(">") else "left",
+                no_wrap=not column.endswith("~"),
+                overflow="fold" if column.endswith("~") else "ellipsis",
+                width=width,
+            )
+        for row in self.rows:
+            made.add_row(*row)
+        return made
 
 
 def _title(column: str) -> str:
     return column.strip(">…~").upper()
 
 
-def _widest(column: str, cells: Iterable[str]) -> int:
-    return max([len(_title(column)), *(Text.from_markup(cell).cell_len for cell in cells)])
+def _length(cell: str) -> int:
+    """Columns that a text takes on a terminal."""
+    text = without_controls(plain(cell))
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _columns() -> int:
+    return width_of(sys.stdout) or shutil.get_terminal_size((80, 25)).columns
 
 
 def _fit(columns: Sequence[str], widths: Sequence[int]) -> list[int]:
@@ -167,7 +189,7 @@ def _fit(columns: Sequence[str], widths: Sequence[int]) -> list[int]:
     fitted = list(widths)
     yielding = [at for at, column in enumerate(columns) if column.endswith(("…", "~"))]
     fixed = sum(width for at, width in enumerate(widths) if at not in yielding)
-    left = Console(width=width_of(sys.stdout)).width - fixed - GAP * (len(columns) - 1) - 1
+    left = _columns() - fixed - GAP * (len(columns) - 1) - 1
     for done, at in enumerate(sorted(yielding, key=lambda at: widths[at])):
         share = left // (len(yielding) - done)
         fitted[at] = max(len(_title(columns[at])), min(widths[at], share))

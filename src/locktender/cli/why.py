@@ -6,10 +6,9 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.text import Text
 
 from locktender.cli.context import Context, command
+from locktender.cli.output import escape
 
 if TYPE_CHECKING:
     from locktender.observe.why import Why
@@ -74,9 +73,10 @@ def show_why(shell: Context, answer: Why) -> None:
         shell.data(answer)
         return
     first, *rest = answer.text().splitlines()
-    shell.out.print(Text(first, style="bold"), soft_wrap=True)
+    shell.say(f"[bold]{escape(first)}[/]")
     for line in rest:
-        shell.out.print(Text(line, style=_style(line)), soft_wrap=True)
+        style = _style(line)
+        shell.say(f"[{style}]{escape(line)}[/]" if style else escape(line))
 
 
 def _style(line: str) -> str:

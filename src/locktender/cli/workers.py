@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from locktender.cli.context import Context, command, group
+from locktender.cli.output import escape
 
 if TYPE_CHECKING:
     from datetime import datetime

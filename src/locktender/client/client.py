@@ -21,7 +21,7 @@ from locktender.client.client_async import (
     opened,
 )
 from locktender.client.run import AsyncRun, Run
-from locktender.client.submission import Submission, checked_calls
+from locktender.client.submission import Submission, checked_calls, refuse_options
 from locktender.client.submit_signatures import SyncSubmitting
 
 if TYPE_CHECKING:
@@ -200,7 +200,12 @@ class Client(SyncSubmitting):
         self, flow: Flow[..., T] | str, calls: Iterable[Any], *, partial: bool
     ) -> list[Run[T] | Refusal]: ...
     def submit_many(
-        self, flow: Flow[..., T] | str, calls: Iterable[Any], *, partial: bool = False
+        self,
+        flow: Flow[..., T] | str,
+        calls: Iterable[Any],
+        *,
+        partial: bool = False,
+        **unknown: object,
     ) -> Any:
         """Submits one run of `flow` per entry of `calls`, thousands in one transaction, all or none.
 
@@ -211,6 +216,7 @@ class Client(SyncSubmitting):
 
             runs = client.submit_many(build, [["a"], ["b"], Submission((["c"],), key="c")])
         """
+        refuse_options(unknown)
         self._core.guard.check()
         preparing = self._client.preparing(flow)
         given = checked_calls(calls)

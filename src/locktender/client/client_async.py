@@ -16,7 +16,7 @@ from locktender.base.tracebacks import public
 from locktender.client.core import ClientGuard, Core
 from locktender.client.refusals import refusal
 from locktender.client.run import AsyncRun
-from locktender.client.submission import Submission, checked_calls
+from locktender.client.submission import Submission, checked_calls, refuse_options
 from locktender.client.submit_signatures import AsyncSubmitting
 from locktender.store.open import is_server, needs_database
 
@@ -189,7 +189,12 @@ class AsyncClient(AsyncSubmitting):
         self, flow: Flow[..., T] | str, calls: Iterable[Any], *, partial: bool
     ) -> list[AsyncRun[T] | Refusal]: ...
     async def submit_many(
-        self, flow: Flow[..., T] | str, calls: Iterable[Any], *, partial: bool = False
+        self,
+        flow: Flow[..., T] | str,
+        calls: Iterable[Any],
+        *,
+        partial: bool = False,
+        **unknown: object,
     ) -> Any:
         """Submits one run of `flow` per entry of `calls`, thousands in one transaction, all or none.
 
@@ -200,6 +205,7 @@ class AsyncClient(AsyncSubmitting):
 
             runs = client.submit_many(build, [["a"], ["b"], Submission((["c"],), key="c")])
         """
+        refuse_options(unknown)
         self._core.guard.check()
         preparing = self.preparing(flow)
         given = checked_calls(calls)

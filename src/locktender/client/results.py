@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -47,6 +48,8 @@ async def returned_by(core: Core, row: RunRow) -> ReturnedBy:
 
 def annotated_type(by: ReturnedBy) -> Any:
     """`Any` where neither the flow nor the step is known here: plain JSON then."""
+    if "locktender.flows.registry" not in sys.modules:
+        return Any  # nothing is registered: to load it for that takes a tenth of a command's time
     from locktender.flows.registry import registry
 
     flow = registry.flows.get(by.flow)

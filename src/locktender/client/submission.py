@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, cast
 
@@ -65,3 +65,22 @@ def checked_calls(calls: object) -> list[Any]:
             hint="e.g. submit_many(build, [1, 2]); for a single run: submit(build, 1).",
         )
     return list(cast("Iterable[Any]", calls))
+
+
+def refuse_options(given: Mapping[str, object]) -> None:
+    """Of `submit_many`, which has none but `partial`: each run has its own."""
+    if not given:
+        return
+    from difflib import get_close_matches
+
+    known = ["partial", *(each.name for each in fields(Submission)[2:])]
+    for name, value in given.items():
+        own = next(iter(get_close_matches(name, known, 1)), name)
+        hint = "It takes flow, calls and partial."
+        if own == "partial":
+            hint = "Did you mean 'partial'?"
+        elif own in known:
+            hint = f"Each run has its own: Submission((…), {own}={value!r})."
+        raise InvalidInput(
+            f"submit_many takes no option {name!r}.", field=name, got=value, hint=hint
+        )

@@ -9,12 +9,11 @@ opens one gate wants to know of the next. Each kind of gate has its own text
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Final
 
 from locktender.base.durations import spoken
 from locktender.base.ids import run_of
-from locktender.base.model import Stubborn
 from locktender.base.states import TaskState
 from locktender.kernel.entries import QueuedRun, TaskEntry
 from locktender.kernel.explain_waits import WaitEstimate, wait_at
@@ -22,16 +21,17 @@ from locktender.kernel.explain_workers import (
     no_fitting_worker,
     no_room,
     seats,
-    stubborn_by_token,
 )
 from locktender.kernel.gate_names import counted
+from locktender.kernel.gate_view import GateView, uses
 from locktender.kernel.gates.pool import PoolGate
 from locktender.kernel.gates.protocol import UNBOUNDED, Block, Gate, Lane
 from locktender.kernel.gates.rate import RateGate
 from locktender.kernel.gates.worker import WorkerGate
-from locktender.kernel.openings import holders_of, older, openings, uses
+from locktender.kernel.ledger import Ledger
+from locktender.kernel.openings import older, openings
 from locktender.kernel.pauses import pause_texts
-from locktender.kernel.placement import HOLD, Worker, bound_by_total
+from locktender.kernel.placement import HOLD, bound_by_total
 from locktender.kernel.queue_position import QueueGroup, QueuePosition
 from locktender.kernel.reasons import (
     MAX_HOLDERS_SHOWN,
@@ -47,31 +47,36 @@ from locktender.kernel.scheduler import Scheduler
 
 
 def explain_task(
-    scheduler: Scheduler, entry: TaskEntry, typical: Typical, now: int
+    scheduler: Scheduler, entry: TaskEntry, typical: Typical, now: int, view: GateView | None = None
 ) -> list[Reason]:
-    """Every gate that blocks a requested task; empty when it starts with the next cycle."""
+    """Every gate that blocks a requested task; empty when it starts with the next cycle.
+
+    `view`: what is the same for several tasks of one answer.
+    """
+    view = view or GateView(scheduler.ledger, now)
     blocks = list(blocking(scheduler, entry, now))
     typical = typical.shared(len(blocks))
     reasons = [
-        each
-        if isinstance(each, Reason)
-        else TASK_TEXTS[each.gate.kind](scheduler, entry, each, typical, now)
+        each if isinstance(each, Reason) else TASK_TEXTS[each.gate.kind](view, entry, each, typical)
         for each in blocks
     ]
     lane = lane_of(scheduler, entry)
     fair = scheduler.ledger.task_queue.turns.fair is not None and entry.run.returning is None
     if reasons and fair and lane is not None and entry.spec.wait is None:
-        reasons += turn_reason(_sharing(scheduler, entry, lane))
+        reasons += turn_reason(_sharing(view, entry, lane))
     return reasons
 
 
-def what_opens(scheduler: Scheduler, entry: TaskEntry, now: int) -> tuple[GateOpening, ...]:
+def what_opens(
+    scheduler: Scheduler, entry: TaskEntry, now: int, view: GateView | None = None
+) -> tuple[GateOpening, ...]:
     """What has to happen for a requested task to start, all of it; it starts with the next cycle then."""
+    view = view or GateView(scheduler.ledger, now)
     found: list[GateOpening] = []
     for each in blocking(scheduler, entry, now):
         if not isinstance(each, Reason):
             lane = lane_of(scheduler, entry)
-            return (*found, *(openings(scheduler.ledger, entry, lane, now) if lane else ()))
+            return (*found, *(openings(view, entry, lane) if lane else ()))
         at = entry.not_before if each.gate in ("time", "back_off") else None
         tasks = tuple(holder.task for holder in each.holders)
         found.append(
@@ -153,55 +158,52 @@ def turn_reason(line: QueuePosition) -> list[Reason]:
     return [Reason(f"fair:{line.fair.key}", line.text, ahead=line.ahead, ahead_is=line.precision)]
 
 
-def _sharing(scheduler: Scheduler, entry: TaskEntry, lane: Lane[TaskEntry]) -> QueuePosition:
+def _sharing(view: GateView, entry: TaskEntry, lane: Lane[TaskEntry]) -> QueuePosition:
     """Who takes turns with a task at any of its pools, or for a worker."""
     pools = {gate.name for gate, _ in lane.needs}
-    return _line(
-        scheduler,
-        entry,
-        lambda other: (
-            other.worker_gate is lane.worker_gate
-            or any(gate.name in pools for gate, _ in other.needs)
-        ),
-    )
+    lanes = [
+        other
+        for other in view.ledger.task_queue.lanes.values()
+        if other.worker_gate is lane.worker_gate
+        or any(gate.name in pools for gate, _ in other.needs)
+    ]
+    return _line(view, entry, None, lanes)
 
 
 def _line(
-    scheduler: Scheduler, entry: TaskEntry, beside: Callable[[Lane[TaskEntry]], bool]
+    view: GateView, entry: TaskEntry, key: Hashable, lanes: Sequence[Lane[TaskEntry]]
 ) -> QueuePosition:
-    """Who goes before a task of those in lanes `beside` it.
+    """Who goes before a task of those in `lanes`, beside its own. `key`: of these lanes.
 
     Turns move with every start, wherever it is, and are not stored: a number of tasks is only about right.
     """
-    queue, own = scheduler.ledger.task_queue, (entry.rank, entry.id)
+    queue, own, rank = view.ledger.task_queue, (entry.rank, entry.id), entry.rank[0]
     groups: list[QueueGroup] = []
-    for lane in queue.lanes.values() if entry.lane is not None else ():
-        if not beside(lane):
-            continue
-        if queue.turns.fair is None:
-            before = older(lane, entry)
-            groups.append(QueueGroup(lane.fair, entry.rank[0], len(lane), before))
-            continue
+    if entry.lane is None:
+        return QueuePosition(queue.turns, None, rank, groups, known=False)
+    missing = [] if entry.lane in lanes else [entry.lane]
+    if queue.turns.fair is None:
+        before = view.ahead(key, lanes, entry) + sum(older(lane, entry) for lane in missing)
+        groups.append(QueueGroup(None, rank, before, before))
+        return QueuePosition(queue.turns, None, rank, groups, known=False)
+    for lane in (*lanes, *missing):
         head = lane.head()
-        if head is None or head.rank[0] > entry.rank[0]:
+        if head is None or head.rank[0] > rank:
             continue  # all of lower priority
-        if head.rank[0] == entry.rank[0]:
-            before, level = older(lane, entry), lane.before((entry.rank[0] + 1, -UNBOUNDED), 0)
-            groups.append(QueueGroup(lane.fair, entry.rank[0], level, before))
+        if head.rank[0] == rank:
+            before, level = older(lane, entry), lane.before((rank + 1, -UNBOUNDED), 0)
+            groups.append(QueueGroup(lane.fair, rank, level, before))
             continue
         waiting: Counter[int] = Counter()
         first: Counter[int] = Counter()
         for task in lane.live.values():
             waiting[task.rank[0]] += 1
             first[task.rank[0]] += (task.rank, task.id) < own
-        groups += [QueueGroup(lane.fair, rank, waiting[rank], first[rank]) for rank in waiting]
-    value = None if entry.lane is None else entry.lane.fair
-    return QueuePosition(queue.turns, value, entry.rank[0], groups, known=False)
+        groups += [QueueGroup(lane.fair, each, waiting[each], first[each]) for each in waiting]
+    return QueuePosition(queue.turns, entry.lane.fair, rank, groups, known=False)
 
 
-def _pool(
-    scheduler: Scheduler, entry: TaskEntry, block: Block, typical: Typical, now: int
-) -> Reason:
+def _pool(view: GateView, entry: TaskEntry, block: Block, typical: Typical) -> Reason:
     pool, slots = block.gate, block.need
     if block.never:
         text = (
@@ -213,7 +215,7 @@ def _pool(
     elif block.reason == "reserved":
         text = _reserved(block)
     else:
-        return _full(scheduler, entry, block, typical, now)
+        return _full(view, entry, block, typical)
     return Reason(block.name, text, block.used, block.limit, slots, never=block.never)
 
 
@@ -225,9 +227,7 @@ def _reserved(block: Block) -> str:
     )
 
 
-def _rate(
-    scheduler: Scheduler, entry: TaskEntry, block: Block, _typical: Typical, now: int
-) -> Reason:
+def _rate(view: GateView, entry: TaskEntry, block: Block, _typical: Typical) -> Reason:
     """How much of the burst is spent, when it lets the next ones pass, and those before it first."""
     gate, slots = block.gate, block.need
     assert isinstance(gate, RateGate)  # noqa: S101
@@ -237,8 +237,8 @@ def _rate(
         return Reason(block.name, text, need=slots, never=True)
     if block.reason == "reserved":
         return Reason(block.name, _reserved(block), block.used, block.limit, slots)
-    wait = (block.until or now) - now
-    line = _ahead(scheduler, entry, gate)
+    wait = (block.until or view.now) - view.now
+    line = _line(view, entry, gate, view.lanes_at(gate))
     text = (
         f"pool {gate.name}: rate {rate.count} per {spoken(rate.per_us)}, {block.used} of {rate.burst}"
         f" at once spent, the next goes in {_seconds(wait)}"
@@ -255,51 +255,40 @@ def _rate(
     )
 
 
-def _full(
-    scheduler: Scheduler, entry: TaskEntry, block: Block, typical: Typical, now: int
-) -> Reason:
-    gate, need = block.gate, block.need
-    tasks = holders_of(scheduler.ledger, gate)
-    stubborn = stubborn_by_token(scheduler.ledger.workers.by_id.values())
-    stalled = {each.id for each in scheduler.ledger.workers.by_id.values() if each.stalled_since}
-    holders = [
-        _holder(task, gate, stubborn.get(task.token), stalled=task.worker in stalled)
-        for task in tasks
-    ]
+def _full(view: GateView, entry: TaskEntry, block: Block, typical: Typical) -> Reason:
+    gate, need, ledger = block.gate, block.need, view.ledger
+    tasks = view.holders_of(gate)
     dead = [
-        Holder(_run_id(scheduler, run_of(task)), task, "", slots, 0, worker, dead=True, until=until)
-        for (task, _, pool), (slots, until, worker) in scheduler.ledger.lingering.items()
+        Holder(_run_id(ledger, run_of(task)), task, "", slots, 0, worker, dead=True, until=until)
+        for (task, _, pool), (slots, until, worker) in ledger.lingering.items()
         if isinstance(gate, PoolGate) and pool == gate.name
     ]
-    line = _ahead(scheduler, entry, gate)
-    everyone = dead + holders
+    shown = max(0, MAX_HOLDERS_SHOWN - len(dead))
+    lanes, what, places = view.lanes_at(gate), _what(gate), (gate.used, gate.limit)
+    line = _line(view, entry, gate, lanes)
+
+    def estimate() -> WaitEstimate:
+        usual, at = view.spent(typical, gate, lanes, line.ahead), set(lanes).__contains__
+        return wait_at(
+            ledger, entry, gate, tasks, line.ahead, places, need, usual, view.now, at, what
+        )
+
     return Reason(
         block.name,
-        f"{_what(gate)}: {gate.used} of {gate.limit} in use, {need} needed",
+        f"{what}: {gate.used} of {gate.limit} in use, {need} needed",
         gate.used,
         gate.limit,
         need,
         line.ahead,
         line.precision,
-        tuple(everyone[:MAX_HOLDERS_SHOWN]),
-        max(0, len(everyone) - MAX_HOLDERS_SHOWN),
-        *wait_at(
-            scheduler.ledger,
-            entry,
-            gate,
-            tasks,
-            line.ahead,
-            (gate.used, gate.limit),
-            need,
-            typical,
-            now,
-            _at(gate),
-            _what(gate),
-        ),
+        (*dead[:MAX_HOLDERS_SHOWN], *(_holder(task, gate, view) for task in tasks[:shown])),
+        max(0, len(dead) + len(tasks) - MAX_HOLDERS_SHOWN),
+        *view.wait((gate, need), line.ahead, what, estimate),
     )
 
 
-def _holder(task: TaskEntry, gate: Gate, stubborn: Stubborn | None, *, stalled: bool) -> Holder:
+def _holder(task: TaskEntry, gate: Gate, view: GateView) -> Holder:
+    stubborn = view.stubborn.get(task.token)
     return Holder(
         task.run.row.id,
         task.id,
@@ -309,12 +298,12 @@ def _holder(task: TaskEntry, gate: Gate, stubborn: Stubborn | None, *, stalled: 
         task.worker or "",
         stop_reason="" if stubborn is None else stubborn.reason,
         stop_asked_at=0 if stubborn is None else stubborn.since,
-        stalled=stalled,
+        stalled=task.worker in view.stalled,
     )
 
 
-def _run_id(scheduler: Scheduler, seq: int) -> str:
-    run = scheduler.ledger.runs.get(seq)
+def _run_id(ledger: Ledger, seq: int) -> str:
+    run = ledger.runs.get(seq)
     return f"number {seq}" if run is None else run.row.id
 
 
@@ -326,70 +315,53 @@ def _what(gate: Gate) -> str:
     return "the run's own parallelism" + (f" ({gate.name[9:]})" if ":" in gate.name else "")
 
 
-def _ahead(scheduler: Scheduler, entry: TaskEntry, gate: Gate) -> QueuePosition:
-    return _line(scheduler, entry, _at(gate))
-
-
-def _at(gate: Gate) -> Callable[[Lane[TaskEntry]], bool]:
-    """Lanes that need `gate`."""
-    return lambda lane: (
-        any(each is gate for each in lane.gates) or any(each is gate for each, _ in lane.needs)
-    )
-
-
-def _worker(
-    scheduler: Scheduler, entry: TaskEntry, block: Block, typical: Typical, now: int
-) -> Reason:
-    wanted = block.gate
+def _worker(view: GateView, entry: TaskEntry, block: Block, typical: Typical) -> Reason:
+    wanted, ledger = block.gate, view.ledger
     assert isinstance(wanted, WorkerGate)  # noqa: S101
     requirement = wanted.requirement
+    executor = requirement.executor
     # A process that holds slots for code of its own is a worker by its rows, but runs no step.
     workers = [
         worker
-        for worker in scheduler.ledger.workers.by_id.values()
-        if requirement.executor in worker.row.permits or HOLD not in worker.row.permits
+        for worker in ledger.workers.by_id.values()
+        if executor in worker.row.permits or HOLD not in worker.row.permits
     ]
     matching = {worker.id: worker for worker in workers if worker.fits(requirement)}
     several = list(matching.values())
+    key = view.key_of(wanted, several)
     # Whoever is in its way: on the same workers, in the same kind of permit, or in any where the total bounds.
-    by_total = {each.id for each in several if bound_by_total(each, requirement.executor)}
-    running = [
-        task
-        for run in scheduler.ledger.runs.values()
-        for task in run.tasks_in_flight()
-        if task.state == TaskState.RUNNING
-        and task.worker in matching
-        and (task.spec.executor == requirement.executor or task.worker in by_total)
-    ]
+    by_total = {each.id for each in several if bound_by_total(each, executor)}
+    running = view.in_flight(
+        key,
+        lambda task: (
+            task.state == TaskState.RUNNING
+            and task.worker in matching
+            and (task.spec.executor == executor or task.worker in by_total)
+        ),
+    )
     if not workers:
         text = "no worker is connected"
     elif not matching:
         text = no_fitting_worker(workers, requirement)
     else:
-        stubborn = stubborn_by_token(scheduler.ledger.workers.by_id.values())
-        text = no_room(
-            several, requirement.executor, sum(task.token in stubborn for task in running), now=now
-        )
+        asked_to_stop = sum(task.token in view.stubborn for task in running)
+        text = no_room(several, executor, asked_to_stop, now=view.now)
     offers = f"; {counted(entry.offers, 'offer')} so far" if entry.offers else ""
-    beside = _beside_for_worker(scheduler, entry, wanted, several, now)
-    line = _line(scheduler, entry, beside)
-    permits, busy = sum(seats(worker, requirement.executor) for worker in several), len(running)
+    beside = view.lanes_beside(wanted, several)
+    line = _line(view, entry, key, beside)
+    permits, busy = sum(seats(worker, executor) for worker in several), len(running)
+    what = f"{executor} permits"
+
+    def estimate() -> WaitEstimate:
+        usual, places = view.spent(typical, key, beside, line.ahead), (busy, permits)
+        at = {*beside, entry.lane}.__contains__
+        return wait_at(
+            ledger, entry, wanted, running, line.ahead, places, 1, usual, view.now, at, what
+        )
+
     wait = WaitEstimate()
     if any(not worker.unanswered for worker in several):
-        places, what = (busy, permits), f"{requirement.executor} permits"
-        wait = wait_at(
-            scheduler.ledger,
-            entry,
-            wanted,
-            running,
-            line.ahead,
-            places,
-            1,
-            typical,
-            now,
-            beside,
-            what,
-        )
+        wait = view.wait(key, line.ahead, what, estimate)
     return Reason(
         block.name,
         text + offers,
@@ -404,7 +376,7 @@ def _worker(
     )
 
 
-TASK_TEXTS: Final[dict[str, Callable[[Scheduler, TaskEntry, Block, Typical, int], Reason]]] = {
+TASK_TEXTS: Final[dict[str, Callable[[GateView, TaskEntry, Block, Typical], Reason]]] = {
     "run": _full,
     "window": _full,
     "pool": _pool,
@@ -412,31 +384,6 @@ TASK_TEXTS: Final[dict[str, Callable[[Scheduler, TaskEntry, Block, Typical, int]
     "worker": _worker,
 }
 """How `why` explains a block, by the kind of its gate."""
-
-
-def _beside_for_worker(
-    scheduler: Scheduler, entry: TaskEntry, wanted: WorkerGate, matching: list[Worker], now: int
-) -> Callable[[Lane[TaskEntry]], bool]:
-    """Lanes that wait for the same permits of the same workers, of whatever step, and for nothing else."""
-    queue = scheduler.ledger.task_queue
-    executor = wanted.requirement.executor
-    known: dict[WorkerGate, bool] = {wanted: True}
-
-    def shares(other: WorkerGate) -> bool:
-        if other not in known:
-            known[other] = other.requirement.executor == executor and any(
-                worker.fits(other.requirement) for worker in matching
-            )
-        return known[other]
-
-    def beside(lane: Lane[TaskEntry]) -> bool:
-        if lane is entry.lane:
-            return True
-        gate = lane.worker_gate
-        head = lane.head() if isinstance(gate, WorkerGate) and shares(gate) else None
-        return head is not None and not any(queue.blocks(lane, head, now, worker=False))
-
-    return beside
 
 
 def _seconds(microseconds: int) -> str:

@@ -8,7 +8,7 @@ too, and so on. What is named is enough if nobody else comes, and less is not.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from locktender.base.durations import spoken
 from locktender.kernel import lanes
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.fair_turns import Turns
+from locktender.kernel.gate_view import GateView, uses
 from locktender.kernel.gates.pool import PoolGate
 from locktender.kernel.gates.protocol import UNBOUNDED, Gate, Key, Lane, SlotGate
 from locktender.kernel.gates.rate import RateGate
@@ -23,10 +24,6 @@ from locktender.kernel.gates.worker import WorkerGate
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.placement import Worker
 from locktender.kernel.reasons import MAX_HOLDERS_SHOWN, GateOpening
-
-MAX_WALKED = 200
-"""Waiters before a task that are looked at one by one; of more it is only said what they would take if all of them
-started."""
 
 
 class Trial(NamedTuple):
@@ -40,22 +37,21 @@ class Trial(NamedTuple):
     """There are more before it than were looked at."""
 
 
-def openings(
-    ledger: Ledger, entry: TaskEntry, lane: Lane[TaskEntry], now: int
-) -> list[GateOpening]:
+def openings(view: GateView, entry: TaskEntry, lane: Lane[TaskEntry]) -> list[GateOpening]:
     """What each gate in the way of a requested task lacks; all of it together lets the task start."""
-    trial = tried(ledger, entry, lane, now)
-    asked = _Asked(ledger, entry, lane, trial, now)
+    trial = tried(view, entry, lane)
+    asked = _Asked(view, entry, lane, trial)
     return [asked.opening(gate, taken) for gate, taken in trial.opened.items()]
 
 
-def tried(ledger: Ledger, entry: TaskEntry, lane: Lane[TaskEntry], now: int) -> Trial:
+def tried(view: GateView, entry: TaskEntry, lane: Lane[TaskEntry]) -> Trial:
+    ledger = view.ledger
     if not entry.in_line:
         entry.rank = lanes.rank(ledger.limits, entry.run.row.priority, entry.requested_at)
-    queue = ledger.task_queue
-    opened = dict.fromkeys([block.gate for block in queue.blocks(lane, entry, now)], 0)
+    blocks = ledger.task_queue.blocks(lane, entry, view.now)
+    opened = dict.fromkeys([block.gate for block in blocks], 0)
     while True:
-        walk = _Walk(ledger, entry, lane, frozenset(opened), now)
+        walk = _Walk(view, entry, lane, frozenset(opened))
         more = walk.closed_behind()
         if not more:
             taken = {gate: walk.taken[gate] + walk.kept(gate, lane, entry) for gate in opened}
@@ -69,14 +65,10 @@ class _Walk:
     """Those before a task start as far as they can. Permits are taken of the real workers, and given back."""
 
     def __init__(
-        self,
-        ledger: Ledger,
-        entry: TaskEntry,
-        lane: Lane[TaskEntry],
-        opened: frozenset[Gate],
-        now: int,
+        self, view: GateView, entry: TaskEntry, lane: Lane[TaskEntry], opened: frozenset[Gate]
     ) -> None:
-        self._ledger, self._queue, self._now = ledger, ledger.task_queue, now
+        self._view, self._ledger = view, view.ledger
+        self._queue, self._now = view.ledger.task_queue, view.now
         self._entry, self._lane, self._opened = entry, lane, opened
         self.taken: Counter[Gate] = Counter()
         self.started: list[TaskEntry] = []
@@ -104,16 +96,19 @@ class _Walk:
 
     def _walk(self) -> None:
         lines: list[tuple[Key, int, Lane[TaskEntry], list[TaskEntry]]] = []
-        own = (self._entry.rank, self._entry.id)
-        lanes = list(self._lanes())
-        before = [older(lane, self._entry) for lane in lanes]
-        if sum(before) > MAX_WALKED:
+        view, entry, own = self._view, self._entry, (self._entry.rank, self._entry.id)
+        lanes = view.open_lanes(self._opened)
+        count = view.ahead(self._opened, lanes, entry)
+        if self._lane not in lanes and self._stands():
+            lanes, count = [*lanes, self._lane], count + older(self._lane, entry)
+        if count > view.max_walked:
             self.about = True
-            for lane, count in zip(lanes, before, strict=True):
-                self._take(lane, count)
+            self.taken = view.taken(self._opened, count, lambda: self._all_of(lanes))
             return
         for number, lane in enumerate(lanes):
-            waiting = self._first(lane, own)
+            # Where turns are taken, others than the older ones may go first.
+            by_age = lane is self._lane or self._turns.fair is None
+            waiting = self._first(lane, own) if not by_age or older(lane, entry) else []
             if waiting:
                 lines.append((self._key(lane, waiting[-1]), number, lane, waiting))
         heapify(lines)
@@ -127,31 +122,29 @@ class _Walk:
                 if any(True for _ in self._not_passed(lane, waiting[-1])):
                     continue
                 self._start(lane, waiting.pop())
-                if len(self.started) > MAX_WALKED:
+                if len(self.started) > self._view.max_walked:
                     self.about = True
                     return
             if waiting:
                 heappush(lines, (self._key(lane, waiting[-1]), number, lane, waiting))
 
-    def _lanes(self) -> Iterator[Lane[TaskEntry]]:
-        """Lanes that nothing else blocks than what is opened."""
-        queue = self._queue
-        for lane in queue.lanes.values():
-            if lane.parked_at is not None and lane.parked_at not in self._opened:
-                continue
-            head = lane.head()
-            if head is not None and (
-                lane is self._lane
-                or all(block.gate in self._opened for block in queue.blocks(lane, head, self._now))
-            ):
-                yield lane
+    def _stands(self) -> bool:
+        at = self._lane.parked_at
+        return (at is None or at in self._opened) and self._lane.head() is not None
+
+    def _all_of(self, lanes: Iterable[Lane[TaskEntry]]) -> Counter[Gate]:
+        """What those before it take, each of them."""
+        for lane in lanes:
+            if count := older(lane, self._entry):
+                self._take(lane, count)
+        return self.taken
 
     def _first(self, lane: Lane[TaskEntry], own: tuple[tuple[int, int], int]) -> list[TaskEntry]:
         """Its first waiters, the first last. In its own lane, and where no turns are taken, the older ones."""
         only_older = lane is self._lane or self._turns.fair is None
         found: list[TaskEntry] = []
         for task in lane.in_order():
-            if len(found) >= MAX_WALKED or (only_older and (task.rank, task.id) >= own):
+            if len(found) >= self._view.max_walked or (only_older and (task.rank, task.id) >= own):
                 break
             if task is not self._entry:
                 found.append(task)
@@ -218,11 +211,10 @@ class _Walk:
 class _Asked(NamedTuple):
     """One task that is asked about, and what happens before it."""
 
-    ledger: Ledger
+    view: GateView
     entry: TaskEntry
     lane: Lane[TaskEntry]
     trial: Trial
-    now: int
 
     def opening(self, gate: Gate, taken: int) -> GateOpening:
         """What `gate` lacks; `taken`: what those before the task take of it."""
@@ -231,7 +223,7 @@ class _Asked(NamedTuple):
         if isinstance(gate, WorkerGate):
             return _worker(gate, taken + 1, self._permits_to_free(gate), about=about)
         if isinstance(gate, RateGate):
-            return _rate(gate, taken, need, self.now, about=about)
+            return _rate(gate, taken, need, self.view.now, about=about)
         name, limit = gate.label(), gate.used + taken + need
         slots = limit - gate.limit
         if isinstance(gate, PoolGate) and (gate.limit < 0 or slots <= 0):
@@ -248,9 +240,9 @@ class _Asked(NamedTuple):
             text += f" (locktender pools set {gate.name} {limit})"
         elif not gate.paused:
             text += f", or {_ends_text(ends)}" if ends[0] else ""
-            at, dead = _dead(self.ledger, gate, slots)
+            at, dead = _dead(self.view.ledger, gate, slots)
             if at is not None:
-                left = spoken(max(0, at - self.now))
+                left = spoken(max(0, at - self.view.now))
                 text += f", or {left} to pass: slots are kept for dead worker {dead}"
         return GateOpening(
             name, text, limit, *ends, slots=slots, resume=gate.paused, at=at, about=about
@@ -261,7 +253,7 @@ class _Asked(NamedTuple):
 
         Their end opens other gates too: some that these block alone may start first.
         """
-        holders = holders_of(self.ledger, gate)
+        holders = self.view.holders_of(gate)
         if self.trial.about:
             return _ends([(task.id, 1) for task in holders], UNBOUNDED)
         walk = self._behind(holders, frozenset())
@@ -272,45 +264,39 @@ class _Asked(NamedTuple):
     def _behind(self, ending: list[TaskEntry], more: frozenset[Gate]) -> _Walk:
         """Who starts before it if these end."""
         opened = more | frozenset(self.trial.opened)
+        workers = self.view.ledger.workers.by_id
+        seats = {(task.worker or "", task.spec.executor) for task in ending}
         for task in ending:
-            worker = self.ledger.workers.by_id.get(task.worker or "")
             if task.lane is not None:
                 opened |= {*task.lane.gates, *(pool for pool, _ in task.lane.slots)}
-            if worker is not None:
-                opened |= {
-                    gate
-                    for gate in self.ledger.workers.gates.values()
-                    if gate.requirement.executor == task.spec.executor
-                    and worker.fits(gate.requirement)
-                }
-        return _Walk(self.ledger, self.entry, self.lane, opened, self.now)
+        for name, executor in seats:
+            if name in workers:
+                opened |= self.view.gates_served(workers[name], executor)
+        return _Walk(self.view, self.entry, self.lane, opened)
 
     def _permits_to_free(self, gate: WorkerGate) -> Ends:
         """Tasks whose end leaves permits for it and for those before it that wait for the same ones.
 
         Nothing is said where those workers lack more than permits, or where some of them serve others alone.
         """
-        workers, executor = self.ledger.workers, gate.requirement.executor
+        workers, executor = self.view.ledger.workers, gate.requirement.executor
         several = list(workers.matching(gate.requirement))
-        sharing = frozenset[Gate](
-            other
-            for other in workers.gates.values()
-            if other.requirement.executor == executor
-            and any(worker.fits(other.requirement) for worker in several)
-        )
-        if any(worker.room(executor)[1] != "permits" for worker in several) or any(
-            list(workers.matching(other.requirement)) != several
-            for other in workers.gates.values()
-            if other in sharing
+        served = {self.view.gates_served(worker, executor) for worker in several}
+        # Who serves some of them serves all, and no other worker does.
+        if len(served) != 1 or any(worker.room(executor)[1] != "permits" for worker in several):
+            return (), 0
+        [sharing] = served
+        ids = frozenset(worker.id for worker in several)
+        if any(
+            not sharing.isdisjoint(self.view.gates_served(other, executor))
+            for other in workers.by_id.values()
+            if other.id not in ids
         ):
             return (), 0
-        ids = {worker.id for worker in several}
-        running = [
-            task
-            for run in self.ledger.runs.values()
-            for task in run.tasks_in_flight()
-            if task.worker in ids and task.spec.executor == executor
-        ]
+        running = self.view.in_flight(
+            ("permits", executor, ids),
+            lambda task: task.worker in ids and task.spec.executor == executor,
+        )
         walk = self._behind(running, sharing)
         free = 1 + sum(walk.taken[other] for other in sharing)
         tasks, ends = _ends([(task.id, 1) for task in running], free)
@@ -381,32 +367,6 @@ def _worker(gate: WorkerGate, permits: int, ends: Ends, *, about: bool) -> GateO
     return GateOpening("worker", text, None, *ends, permits=permits, about=about)
 
 
-def holders_of(ledger: Ledger, gate: Gate) -> list[TaskEntry]:
-    """Tasks in flight that hold some of `gate`, the oldest first."""
-    lingering = ledger.lingering.items() if isinstance(gate, PoolGate) else ()
-    held = gate.used - sum(slots for (_, _, name), (slots, _, _) in lingering if name == gate.name)
-    found: list[TaskEntry] = []
-    for run in ledger.runs.values():
-        for task in run.tasks_in_flight():
-            if slots := uses(task, gate):
-                found.append(task)
-                held -= slots
-            if held <= 0:
-                break
-        if held <= 0:
-            break
-    return sorted(found, key=lambda task: task.started_at or task.scheduled_at)
-
-
 def older(lane: Lane[TaskEntry], task: TaskEntry) -> int:
     """How many of a lane stand before a task by rank and age."""
     return lane.before(task.rank, task.id)
-
-
-def uses(task: TaskEntry, gate: Gate) -> int:
-    """How much of `gate` this task needs or holds."""
-    if task.lane is None:
-        return 0
-    return sum(slots for pool, slots in task.lane.slots if pool is gate) or int(
-        gate in task.lane.gates
-    )

@@ -8,13 +8,13 @@ written once a second. Both are events of no run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import nlargest
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from locktender.base.clock import MILLISECOND, SECOND
-from locktender.base.events import Change
+from locktender.base.events import NOBODY, Change
 from locktender.kernel.gates.protocol import Gate, Lane, SlotGate
 from locktender.kernel.gates.worker import WorkerGate
 from locktender.kernel.placement import bound_by_total
@@ -31,6 +31,8 @@ MAX_KINDS: Final = 16
 """Sets of workers that tasks wait for, of which holders are written."""
 MAX_ALIKE: Final = 64
 """Steps that fit the same workers and are named with them."""
+OCCUPIED: Final = frozenset({"permits", "total", "full", "pressed"})
+"""What bounds a worker whose tasks are in the way. One that drains takes none, however few it has."""
 
 
 class WaitBook:
@@ -125,7 +127,14 @@ def _holders(ledger: Ledger, gate: Gate, name: str) -> list[tuple[int, int]]:
     else:
         runs = islice(ledger.runs.values(), MAX_LOOKED_AT)
         found = {run.seq: 1 for run in runs if run.placed and gate in run.gates}
-    return nlargest(MAX_HOLDERS, found.items(), key=lambda each: each[1])
+    return _named(found)
+
+
+def _named(found: Mapping[int, int]) -> list[tuple[int, int]]:
+    """Those with most; what others hold is not charged to them, but to nobody."""
+    named = nlargest(MAX_HOLDERS, found.items(), key=lambda each: each[1])
+    others = sum(found.values()) - sum(slots for _, slots in named)
+    return [*named, (NOBODY, others)] if others else named
 
 
 def _permits(ledger: Ledger, gates: Iterable[WorkerGate]) -> Iterator[Change]:
@@ -143,16 +152,17 @@ def _permits(ledger: Ledger, gates: Iterable[WorkerGate]) -> Iterator[Change]:
     for (executor, ids), several in islice(alike.items(), MAX_KINDS):
         workers = [ledger.workers.by_id[each] for each in ids]
         by_total = {each.id for each in workers if bound_by_total(each, executor)}
+        occupied = {each.id for each in workers if each.room(executor)[1] in OCCUPIED}
         found: dict[int, int] = {}
-        left = sum(each.used for each in workers)
+        left = sum(each.used for each in workers if each.id in occupied)
         for run in islice(ledger.runs.values(), MAX_LOOKED_AT) if left else ():
             for task in run.tasks_in_flight():
-                if task.worker in ids:
+                if task.worker in occupied:
                     left -= 1
                     if task.spec.executor == executor or task.worker in by_total:
                         found[run.seq] = found.get(run.seq, 0) + 1
             if left <= 0:
                 break
-        held = nlargest(MAX_HOLDERS, found.items(), key=lambda each: each[1])
+        held = _named(found)
         of = [gate.requirement.name for gate in several[:MAX_ALIKE]]
         yield Change("wait", 0, "worker", "worker", 0, {"gate": "worker", "of": of, "held": held})

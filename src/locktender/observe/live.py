@@ -28,8 +28,8 @@ log: logging.Logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Question = Callable[[Scheduler, int], T | None]
 """Of a scheduler that has just decided, and the instant of that; it must take a few milliseconds at most."""
-MIN_OPEN_TASKS: Final = 1_000
-"""Open tasks from which on the leader is asked: to rebuild so few takes some milliseconds."""
+MIN_TASKS: Final = 1_000
+"""Tasks of executing runs from which on the leader is asked: to rebuild so few takes some milliseconds."""
 ANSWER_TIMEOUT_SECONDS: Final = 2.0
 POLL_SECONDS: Final = 0.01
 
@@ -73,15 +73,21 @@ async def ask_leader(
             if leader is None or loop is not asyncio.get_running_loop():
                 body = await _ask_elsewhere(store, subject)
                 return read(body) if body else None
-            return await leader.ask(question) if leader.open_tasks >= MIN_OPEN_TASKS else None
+            few = leader.open_tasks < MIN_TASKS and await _few_tasks(store)
+            return None if few or not leader.open_tasks else await leader.ask(question)
     except (TimeoutError, LocktenderError, msgspec.MsgspecError) as error:
         log.info("failed to ask the leader about %s: %s", subject, error)
         return None
 
 
+async def _few_tasks(store: Store) -> bool:
+    """To rebuild the ledger, rows of all tasks of executing runs are read, also of those that have ended."""
+    return await store.executing_tasks(MIN_TASKS) < MIN_TASKS
+
+
 async def _ask_elsewhere(store: Store, subject: str) -> bytes | None:
     """Of a leader in another process: the question is a request to it, and the answer is a row."""
-    if await store.executing_tasks(MIN_OPEN_TASKS) < MIN_OPEN_TASKS or await store.leader() is None:
+    if await _few_tasks(store) or await store.leader() is None:
         return None
     name = token_hex(8)
     await store.ask([Request("why", subject, reason=name)])

@@ -25,6 +25,7 @@ from locktender.kernel.entries import TaskEntry
 from locktender.kernel.explain_runs import open_tasks, waiting_nodes
 from locktender.kernel.explain_workers import stubborn_by_token
 from locktender.kernel.gate_names import counted, offered_to, stop_text
+from locktender.kernel.gate_view import GateView
 from locktender.kernel.held_runs import reason_of
 from locktender.kernel.reasons import Reason, Typical
 from locktender.kernel.scheduler import Scheduler
@@ -161,7 +162,7 @@ def task_why(
     entry = scheduler.lifecycle.tasks.get(task)
     if entry is None:
         return None
-    waits = entry.state == TaskState.REQUESTED
+    waits, view = entry.state == TaskState.REQUESTED, GateView(scheduler.ledger, now)
     return Why(
         "task",
         str(task),
@@ -169,12 +170,12 @@ def task_why(
         entry.state,
         entry.requested_at,
         now,
-        tuple(_reasons(scheduler, entry, usual, now, labels)),
+        tuple(_reasons(scheduler, entry, usual, now, labels, view)),
         priority=entry.run.row.priority,
         tags=entry.run.row.tags,
         note="" if waits else note_of(scheduler, entry, now),
         until=tuple(patience(scheduler.lifecycle, entry)) if waits else (),
-        lets_start=explain.what_opens(scheduler, entry, now) if waits else (),
+        lets_start=explain.what_opens(scheduler, entry, now, view) if waits else (),
         offers=entry.offers,
     )
 
@@ -260,10 +261,15 @@ def _stalled_note(scheduler: Scheduler, entries: Iterable[TaskEntry]) -> str:
 
 
 def _reasons(
-    scheduler: Scheduler, entry: TaskEntry, usual: Typical, now: int, labels: Declared | None
+    scheduler: Scheduler,
+    entry: TaskEntry,
+    usual: Typical,
+    now: int,
+    labels: Declared | None,
+    view: GateView,
 ) -> list[Reason]:
     """What blocks it; where no worker may ever have the labels it needs, the reason is never, not now."""
-    found = explain.explain_task(scheduler, entry, usual, now)
+    found = explain.explain_task(scheduler, entry, usual, now, view)
     needs = entry.spec.needs
     never = never_by_label(needs, labels) if needs else None
     workers = scheduler.ledger.workers.by_id.values()
@@ -350,16 +356,23 @@ def run_why(
         until = _earliest(group.until, patience(scheduler.lifecycle, entry))
         groups[key] = first, msgspec.structs.replace(group, count=group.count + count, until=until)
     shown = list(groups.values())[:MAX_GROUPS_SHOWN]
-    usual = usual.shared(len(shown))
+    view = GateView(scheduler.ledger, now, len(shown))
+    # Of those that wait for the same two are estimated, the first and the last.
+    usual = usual.shared(min(len(shown), 2 * len({gates for _, gates in groups})))
+    in_line = sorted(range(len(shown)), key=lambda at: (shown[at][0].rank, shown[at][0].id))
+    reasons = {
+        at: tuple(_reasons(scheduler, shown[at][0], usual, now, labels, view))
+        for at in (*in_line[:1], *in_line[:0:-1])
+    }
     return msgspec.structs.replace(
         why_run(row, now, row.started_at or row.queued_at),
         waiting=tuple(
             msgspec.structs.replace(
                 group,
-                reasons=tuple(_reasons(scheduler, first, usual, now, labels)),
-                lets_start=explain.what_opens(scheduler, first, now),
+                reasons=reasons[at],
+                lets_start=explain.what_opens(scheduler, first, now, view),
             )
-            for first, group in shown
+            for at, (first, group) in enumerate(shown)
         ),
         more_waiting=len(groups) - len(shown),
         pending=dict(waiting_nodes(progress)),
