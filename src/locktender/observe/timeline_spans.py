@@ -6,7 +6,7 @@ waited at each gate is the same as in `blame`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -24,10 +24,10 @@ _PENDING, _REQUESTED = str(TaskState.PENDING.value), str(TaskState.REQUESTED.val
 _SCHEDULED, _RUNNING = str(TaskState.SCHEDULED.value), str(TaskState.RUNNING.value)
 
 
-TaskSpan = tuple[int, int, int, str, int]
-"""A part of a task's time: task, start, end, `work`, `hand-off` or a gate, and the attempt from 0.
+SpanKind = tuple[int, str, int, int, int]
+"""A part of the time of some tasks: their step, `work`, `hand-off` or a gate, start, end, and the attempt from 0.
 
-A plain tuple: there are hundreds of thousands."""
+Tasks that change in one commit change at one instant: hundreds of thousands of parts are of some hundred kinds."""
 Kind = Literal["work", "hand-off", "back-off", "sleep", "lost", "wait"]
 _KINDS: Final[Mapping[str, Kind]] = {
     WORK: "work",
@@ -90,11 +90,8 @@ class SlimHistory:
     start: int
     end: int
     tasks: dict[int, SlimTask] = field(default_factory=dict[int, SlimTask])
-    found: list[TaskSpan] = field(default_factory=list[TaskSpan])
-
-    def spans(self, only: Collection[int] | None = None) -> Iterable[TaskSpan]:
-        """All spans of all tasks, or of these; in no order."""
-        return self.found if only is None else [each for each in self.found if each[0] in only]
+    spans: dict[SpanKind, list[int]] = field(default_factory=dict[SpanKind, list[int]])
+    """Which tasks have a part of each kind; in no order."""
 
 
 def slim_history(rows: Sequence[EventRow], graph: Graph | None, now: int) -> SlimHistory:
@@ -108,7 +105,7 @@ class _SlimReader:
         self._plain = {at for at, node in enumerate(nodes) if node.wait is None}
         self._now = now
         self._tasks: dict[int, SlimTask] = {}
-        self._found: list[TaskSpan] = []
+        self._found: dict[SpanKind, list[int]] = {}
         self._pauses: list[tuple[int, int]] = []
         self._paused_at: int | None = None
         self._lanes: dict[str | int, str] = {}
@@ -124,7 +121,7 @@ class _SlimReader:
                 elif change.subject == "run":
                     if change.after == RunState.QUEUED and change.before in _AGAIN:
                         start, end = at, self._now
-                        self._tasks, self._found, self._pauses = {}, [], []
+                        self._tasks, self._found, self._pauses = {}, {}, []
                     elif change.after in TERMINAL_RUNS:
                         end = at
                 elif change.subject == "pause":
@@ -158,7 +155,12 @@ class _SlimReader:
         if state == _RUNNING:
             if at > since:
                 what = LOST if after in _LOST else WORK
-                self._found.append((number, since, at, what, task.attempt))
+                kind = (task.node, what, since, at, task.attempt)
+                several = self._found.get(kind)
+                if several is None:
+                    self._found[kind] = [number]
+                else:
+                    several.append(number)
             task.attempt += 1
         elif at > since:
             self._add(number, task, at, change)
@@ -178,10 +180,11 @@ class _SlimReader:
             what = LOST if follows is not None and follows.after in _LOST else WORK
         elif state == _SCHEDULED and follows is not None and follows.after != _RUNNING:
             what = OFFER
-        self._found.append((number, task.since, end, what, task.attempt))
+        self._found.setdefault((task.node, what, task.since, end, task.attempt), []).append(number)
 
     def _waited(self, number: int, task: SlimTask, end: int, follows: _SlimChange | None) -> None:
         start, attempt, found = task.since, task.attempt, self._found
+        of = task.node
         if (
             follows is not None
             and follows.data is not None
@@ -194,23 +197,23 @@ class _SlimReader:
             # Nearly all: one gate, and nothing else.
             [(what, us)] = follows.data.waits.items()
             if us > 0:
-                found.append((number, start, end, what, attempt))
+                found.setdefault((of, what, start, end, attempt), []).append(number)
                 return
         node = self._nodes[task.node] if 0 <= task.node < len(self._nodes) else None
         if node is not None and node.wait is not None:
             what = "time" if node.event is None else f"event:{node.event.name}"
-            found.append((number, start, end, what, attempt))
+            found.setdefault((of, what, start, end, attempt), []).append(number)
             return
         if task.asked.not_before > start:
             until = min(end, task.asked.not_before)
-            found.append((number, start, until, BACK_OFF, attempt))
+            found.setdefault((of, BACK_OFF, start, until, attempt), []).append(number)
             start = until
         if self._pauses or self._paused_at is not None:
             open_pause = [] if self._paused_at is None else [(self._paused_at, end)]
             for left, right in (*self._pauses, *open_pause):
                 paused = min(right, end) - max(left, start)
                 if paused > 0:
-                    found.append((number, start, start + paused, PAUSED, attempt))
+                    found.setdefault((of, PAUSED, start, start + paused, attempt), []).append(number)
                     start += paused
         first = ""
         if follows is not None and follows.data is not None:
@@ -218,13 +221,12 @@ class _SlimReader:
                 part = min(us, end - start)
                 if part > 0:
                     first = first or what
-                    found.append((number, start, start + part, what, attempt))
+                    found.setdefault((of, what, start, start + part, attempt), []).append(number)
                     start += part
         if end > start:
             lane = self._lanes.get(task.asked.lane, "") if follows is None else ""
-            found.append(
-                (number, start, end, first or lane or task.asked.gate or HAND_OFF, attempt)
-            )
+            what = first or lane or task.asked.gate or HAND_OFF
+            found.setdefault((of, what, start, end, attempt), []).append(number)
 
 
 class Bins:
@@ -236,35 +238,24 @@ class Bins:
         self._parts: dict[int, list[float]] = {}
         self._steps: dict[int, list[int]] = {}
 
-    def add(self, what: int, start: int, end: int) -> None:
-        self.adder(what)(start, end)
-
-    def adder(self, what: int) -> Callable[[int, int], None]:
-        """Adds spans of one kind."""
-        count, begin, until, width = self._count, self._start, self._end, self._width
+    def add(self, what: int, start: int, end: int, items: int = 1) -> None:
+        """Adds a span that so many items have."""
+        count = self._count
+        start, end = max(start, self._start), min(end, self._end)
+        if end <= start:
+            return
         parts = self._parts.setdefault(what, [0.0] * count)
         steps = self._steps.setdefault(what, [0] * (count + 1))
-
-        def add(start: int, end: int) -> None:
-            if start < begin:
-                start = begin
-            if end > until:
-                end = until
-            if end <= start:
-                return
-            first, last = (start - begin) / width, (end - begin) / width
-            one, other = int(first), int(last)
-            if other >= count:  # its end is the end of the last bin
-                other = count - 1
-            if one == other:
-                parts[one] += last - first
-                return
-            parts[one] += one + 1 - first
-            parts[other] += last - other
-            steps[one + 1] += 1
-            steps[other] -= 1
-
-        return add
+        first, last = (start - self._start) / self._width, (end - self._start) / self._width
+        # The end of the last span is the end of the last bin.
+        one, other = int(first), min(int(last), count - 1)
+        if one == other:
+            parts[one] += items * (last - first)
+            return
+        parts[one] += items * (one + 1 - first)
+        parts[other] += items * (last - other)
+        steps[one + 1] += items
+        steps[other] -= items
 
     def series(self) -> dict[int, list[float]]:
         found: dict[int, list[float]] = {}
