@@ -70,7 +70,13 @@ class QueuePosition:
         before = None if self._before is None else self._before + sum(each.older for each in passed)
         groups = [*self._groups, *passed]
         return QueuePosition(
-            self._turns, self._value, self._rank, groups, cut=self._cut, before=before, more=self._more
+            self._turns,
+            self._value,
+            self._rank,
+            groups,
+            cut=self._cut,
+            before=before,
+            more=self._more,
         )
 
     @property

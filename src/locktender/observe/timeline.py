@@ -261,7 +261,7 @@ def _drawn(source: _Source, graph: Graph | None, part: TimelinePart) -> DrawnTim
     names = [] if graph is None else [node.name for node in graph.nodes]
     if part.step:
         return _items(source, names, part)
-    counts = Counter(task.node for task in source.tasks.values())
+    counts = Counter([task.node for task in source.tasks.values()])
     many = len(source.tasks) > MAX_ROWS
     folded = {node for node, count in counts.items() if many and count > FOLD_ABOVE}
     alone = [
@@ -290,16 +290,16 @@ def _drawn(source: _Source, graph: Graph | None, part: TimelinePart) -> DrawnTim
         _row(task, source.tasks[task], spans.get(task, []), names, whats, source.start)
         for task in sorted(shown | slowest)
     ]
-    states: dict[int, Counter[str]] = {}
-    for task in source.tasks.values():
-        if task.node in by_node:
-            states.setdefault(task.node, Counter())[task.state] += 1
+    states: dict[int, dict[str, int]] = {node: {} for node in by_node}
+    for (node, state), count in Counter([(t.node, t.state) for t in source.tasks.values()]).items():
+        if node in states:
+            states[node][state] = count
     folds = [
         TimelineFold(
             node_name(node, names),
             node,
             counts[node],
-            dict(states[node]),
+            states[node],
             held.series(),
             node in source.critical,
         )

@@ -104,6 +104,7 @@ class _SlimReader:
         self._nodes = nodes
         self._plain = {at for at, node in enumerate(nodes) if node.wait is None}
         self._now = now
+        self._start = self._end = now
         self._tasks: dict[int, SlimTask] = {}
         self._found: dict[SpanKind, list[int]] = {}
         self._pauses: list[tuple[int, int]] = []
@@ -111,28 +112,62 @@ class _SlimReader:
         self._lanes: dict[str | int, str] = {}
 
     def read(self) -> SlimHistory:
-        start, end = self._rows[0].at if self._rows else self._now, self._now
-        changed = self._changed
+        self._start, self._end = self._rows[0].at if self._rows else self._now, self._now
         for row in self._rows:
-            at = row.at
-            for change in _read(row.body):
-                if change.subject == "task":
-                    changed(change, at)
-                elif change.subject == "run":
-                    if change.after == RunState.QUEUED and change.before in _AGAIN:
-                        start, end = at, self._now
-                        self._tasks, self._found, self._pauses = {}, {}, []
-                    elif change.after in TERMINAL_RUNS:
-                        end = at
-                elif change.subject == "pause":
-                    self._pause(change.after, at)
-                elif change.subject == "wait" and change.data is not None and change.data.lane:
-                    self._lanes[change.data.lane] = change.after
+            self._read_row(_read(row.body), row.at)
+        end = self._end
         for number, task in self._tasks.items():
             if task.state not in ENDS and end > task.since:
                 self._add(number, task, end, None)
                 task.end = end
-        return SlimHistory(start, end, self._tasks, self._found)
+        return SlimHistory(self._start, end, self._tasks, self._found)
+
+    def _read_row(self, changes: list[_SlimChange], at: int) -> None:
+        """What changed at one instant. Of a large run hundreds of thousands: what is usual is done right here."""
+        tasks, found = self._tasks, self._found
+        for change in changes:
+            if change.subject != "task":
+                self._other(change, at)
+                tasks, found = self._tasks, self._found
+                continue
+            after, number = change.after, change.task
+            task = tasks.get(number)
+            if task is None:
+                if after != _PENDING:
+                    asked = change.data or _NOTHING
+                    tasks[number] = SlimTask(asked.node, asked.index, after, at, at, 0, asked)
+                continue
+            if after == _PENDING:
+                continue
+            state, since = task.state, task.since
+            if state == _RUNNING:
+                if at > since:
+                    what = LOST if after in _LOST else WORK
+                    found.setdefault((task.node, what, since, at, task.attempt), []).append(number)
+                task.attempt += 1
+            elif at > since:
+                if state == _SCHEDULED and after == _RUNNING:
+                    kind = (task.node, HAND_OFF, since, at, task.attempt)
+                    found.setdefault(kind, []).append(number)
+                else:
+                    self._add(number, task, at, change)
+            if after == _REQUESTED:
+                task.asked = change.data or _NOTHING
+            task.state = after
+            task.since = task.end = at
+
+    def _other(self, change: _SlimChange, at: int) -> None:
+        """A change of the run itself, a pause, or a gate that its tasks wait at."""
+        if change.subject == "run":
+            if change.after == RunState.QUEUED and change.before in _AGAIN:
+                self._start, self._end = at, self._now
+                self._tasks, self._found, self._pauses = {}, {}, []
+            elif change.after in TERMINAL_RUNS:
+                self._end = at
+        elif change.subject == "pause":
+            self._pause(change.after, at)
+        elif change.subject == "wait" and change.data is not None and change.data.lane:
+            self._lanes[change.data.lane] = change.after
 
     def _pause(self, after: str, at: int) -> None:
         if after == "paused":
@@ -140,34 +175,6 @@ class _SlimReader:
         elif self._paused_at is not None:
             self._pauses.append((self._paused_at, at))
             self._paused_at = None
-
-    def _changed(self, change: _SlimChange, at: int) -> None:
-        after = change.after
-        if after == _PENDING:
-            return
-        number = change.task
-        task = self._tasks.get(number)
-        if task is None:
-            asked = change.data or _NOTHING
-            self._tasks[number] = SlimTask(asked.node, asked.index, after, at, at, 0, asked)
-            return
-        state, since = task.state, task.since
-        if state == _RUNNING:
-            if at > since:
-                what = LOST if after in _LOST else WORK
-                kind = (task.node, what, since, at, task.attempt)
-                several = self._found.get(kind)
-                if several is None:
-                    self._found[kind] = [number]
-                else:
-                    several.append(number)
-            task.attempt += 1
-        elif at > since:
-            self._add(number, task, at, change)
-        if after == _REQUESTED:
-            task.asked = change.data or _NOTHING
-        task.state = after
-        task.since = task.end = at
 
     def _add(self, number: int, task: SlimTask, end: int, follows: _SlimChange | None) -> None:
         """What the time since its last change went into."""
@@ -213,7 +220,9 @@ class _SlimReader:
             for left, right in (*self._pauses, *open_pause):
                 paused = min(right, end) - max(left, start)
                 if paused > 0:
-                    found.setdefault((of, PAUSED, start, start + paused, attempt), []).append(number)
+                    found.setdefault((of, PAUSED, start, start + paused, attempt), []).append(
+                        number
+                    )
                     start += paused
         first = ""
         if follows is not None and follows.data is not None:

@@ -103,7 +103,9 @@ class _Lines:
 
     async def count(self, rows: Sequence[RunRow]) -> None:
         limits, _ = await self._store.limits()
-        places = {row.seq: (*lanes.rank(limits, row.priority, row.queued_at), row.seq) for row in rows}
+        places = {
+            row.seq: (*lanes.rank(limits, row.priority, row.queued_at), row.seq) for row in rows
+        }
         wanted = {row.seq for row in rows}
         for row in sorted(rows, key=lambda each: places[each.seq]):
             if row.seq in self.known or row.seq not in wanted:
