@@ -541,7 +541,7 @@ def test_an_unknown_page_helps(browser: Browser, filled: Filled):
         "GET", f"/pools/{'x' * 10}", None, {"accept": "text/html"}, below=""
     )
     assert status == 404
-    assert "there is no pool" in text
+    assert "There is no pool" in text
     status, _ = filled.site.ask("GET", "/nowhere", below="")
     assert status == 404
 
