@@ -7,7 +7,8 @@
 100,000 items. A browser that has nothing of a page yet opens it several times, after a pause, so that the server
 has nothing fresh either. *First paint* is what the browser says (first contentful paint); *CPU* is of the server
 process from the request until the page is still, and of the database server's processes beside it. Then the queue
-grows to 1,000,000 and its pages are read by HTTP. Needs chromium.
+grows to 1,000,000 and its pages are read by HTTP. The past is audited before: an audit that has it to read takes a
+twentieth of a core beside the leader, whatever page is open. Needs chromium.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from locktender.testing.postgres_server import copy_of, server, template
 FINISHED, QUEUED, ITEMS, LONG = 100_000, 10_000, 100_000, 1_000_000
 BATCH = 10_000
 AT_ONCE = 2_000
-ROUNDS = 3
+ROUNDS = 5
 HOLDERS, HELD_EACH, SLOTS = 8, 20, 40
 TENANTS = 50
 REST_SECONDS = 2.0
@@ -269,9 +270,11 @@ def large_run(
     ]
     what = f"run of {items:,} items"
     yield _told(store, what, several, PAINT_MS)
-    whole = statistics.median(each.whole for each in several)
     heap = max(each.heap for each in several)
-    yield Figure(f"{store}: {what}, timeline drawn", whole, "ms", f"<= {RUN_MS:g}", whole <= RUN_MS)
+    again = statistics.median(each.whole for each in several[1:])
+    for name, whole in {"drawn": several[0].whole, "drawn again": again}.items():
+        title = f"{store}: {what}, timeline {name}"
+        yield Figure(title, whole, "ms", f"<= {RUN_MS:g}", whole <= RUN_MS)
     yield Figure(f"{store}: {what}, JS heap", heap, "MB", f"<= {HEAP_MB:g}", heap <= HEAP_MB)
     tasks = [open_page(browser, served, f"/runs/{run}?tab=tasks") for _ in range(ROUNDS)]
     yield _told(store, f"{what}, its tasks", tasks, PAINT_MS)
@@ -335,6 +338,8 @@ def measure(store: str, sizes: Sizes) -> Iterator[Figure]:
         began = time.monotonic()
         command = [sys.executable, "-m", "bench.ui", "--fill", url, *map(str, sizes)]
         subprocess.run(command, check=True)
+        audit = [sys.executable, "-m", "locktender", "audit", "--url", url]
+        subprocess.run(audit, check=True, stdout=subprocess.DEVNULL)
         with (
             _process("server", "--port", "0", "--url", url) as (pid, said),
             _process("worker", "--app", steps.__name__, "--url", url),

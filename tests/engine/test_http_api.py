@@ -13,6 +13,7 @@ from tests.support.server_harness import Answer, fetch, process, served, until
 
 from locktender import flow, step, wait_event
 from locktender.client.core import Core
+from locktender.server.api import runs_detail
 from locktender.testing import check_history
 
 pytest_plugins = ["locktender.testing.postgres"]
@@ -305,6 +306,38 @@ async def test_queued_runs_are_paused_moved_and_cancelled(lone: Asked):
     assert sorted(again.data["ids"]) == sorted([runs[0], runs[2]])
     for run in again.data["ids"]:
         assert (await lone.ended(run)).data["result"] == 11
+
+
+async def test_the_timeline_of_an_ended_run_is_drawn_once_until_it_is_run_again(
+    lone: Asked, monkeypatch: pytest.MonkeyPatch
+):
+    drawn: list[str] = []
+    draw = runs_detail.timeline
+
+    async def counted(core: Core, run: str, part: Any = None) -> Any:
+        drawn.append(run)
+        return await draw(core, run, part)
+
+    monkeypatch.setattr(runs_detail, "timeline", counted)
+    monkeypatch.setattr(runs_detail, "LARGE_TIMELINE", 0)
+    waits = await lone.submit("http approval")
+    for _ in range(2):
+        assert (await lone.get(f"/runs/{waits}/timeline")).data["goes_on"]
+    assert len(drawn) == 2
+    run = await lone.submit()
+    await lone.ended(run)
+    first = [(await lone.get(f"/runs/{run}/timeline")).data for _ in range(2)]
+    assert (first[0], len(drawn)) == (first[1], 3)
+
+    assert (await lone.post(f"/runs/{run}/retry", {"from_step": "added"})).status == 202
+
+    async def again() -> bool:
+        info = (await lone.get(f"/runs/{run}")).data
+        return info["generation"] == 1 and info["state"] == "succeeded"
+
+    await until(again, "the second end")
+    assert (await lone.get(f"/runs/{run}/timeline")).data["since"] > first[0]["since"]
+    assert len(drawn) == 4
 
 
 async def test_runs_are_listed_page_by_page(lone: Asked):

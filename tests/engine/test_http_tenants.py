@@ -10,10 +10,14 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.support.server_harness import Answer, fetch, process, served, until
+from tests.support.worlds import run_row
 
 from locktender import current, flow, step, wait_event
 from locktender.client.client_async import AsyncClient
 from locktender.client.core import Core
+from locktender.kernel.reasons import Reason
+from locktender.observe.answer import why_run
+from locktender.observe.tenants import Own, hidden_why
 from locktender.server.api.routing import ApiRoute
 from locktender.server.api.table import TABLE
 from locktender.server.options import HttpOptions
@@ -252,8 +256,17 @@ async def test_no_page_names_another_tenant_or_changes_shared(two: Two):
                 continue
             assert answer.status < 500, path
             assert (answer.status == 403) == (tenant_of(route) == "none"), path
-            for name in names_of(other):
+            for name in (*names_of(other), "tenant=acme:"):
                 assert name not in answer.text, (path, name)
+
+
+@pytest.mark.parametrize("key", ["order 7", "it's"])
+def test_reasons_name_a_key_as_its_tenant_chose_it(key: str):
+    row = run_row(1, key=f"tenant=acme:{key}")
+    reason = Reason("key", f"key {row.key!r}: run {row.id}, which goes before it, has not ended")
+    why = why_run(row, 0, 0, (reason,))
+    [shown] = hidden_why(why, Own({row.id}, 1, "tenant=acme:")).reasons
+    assert shown.text == f"key {key!r}: run {row.id}, which goes before it, has not ended"
 
 
 @pytest.mark.parametrize("verb", ["cancel", "retry", "reprioritise"])
@@ -392,6 +405,9 @@ async def test_a_tenant_reads_its_key_as_it_chose_it(two: Two):
     listed = (await two.acme.send("GET", f"/runs?beginning={run[:12]}")).data["runs"]
     listed += (await two.acme.send("GET", "/runs")).data["runs"]
     assert {each["key"] for each in listed if each["id"] == run} == {"order 7"}
+    headers = {"authorization": f"Bearer {two.acme.token}"}
+    for path in ("/runs", f"/runs/{run}", "/runs?q=order%207"):
+        assert "key order 7" in (await fetch(two.acme.port, path, headers=headers)).text
     again = {"flow": "tenants tell", "args": {"place": "x"}, "key": "order 7"}
     again["on_duplicate"] = "reject"
     several = {"flow": again.pop("flow"), "runs": [again], "partial": True}

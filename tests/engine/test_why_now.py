@@ -26,8 +26,8 @@ from locktender.kernel.scheduler import Scheduler
 from locktender.observe.rebuilt import queue_in_order
 from locktender.observe.waits import OfferedStep, WaitingStep
 from locktender.observe.why import Why, explain_run, note_of
-from locktender.observe.why_queued import queued_whys
-from locktender.store.protocol import QueueView
+from locktender.observe.why_queued import MAX_PLACED, queued_why, queued_whys, whys_of
+from locktender.store.protocol import QueueView, RunFilter
 from locktender.store.sqlite.store import SqliteStore
 from locktender.testing import eventually
 from locktender.testing.conformance.world import SceneLeader, submitted
@@ -261,6 +261,41 @@ async def test_a_list_of_the_queue_reads_who_executes_once(tmp_path: Path):
     whys, total = await queued_whys(store, await queue_in_order(store, 200))
     await store.close()
     assert (len(whys), total, reads[0]) == (200, 300, 1)
+
+
+@pytest.mark.parametrize("most", [10_000, 5])
+async def test_runs_of_a_list_have_the_places_that_each_has_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+):
+    """Given runs of two priorities under a tag's limit, in a queue that is short, or too long to be counted."""
+    monkeypatch.setattr("locktender.observe.rebuilt.MAX_RUNS_COUNTED", most)
+    url = tmp_path / "locktender.db"
+    with connect(url) as client:
+        client.limits.set_tag("tenant", per_value=True, limit=1)
+        for n in range(40):
+            client.submit(flows.waits, n, priority=5 * (n % 3 == 0), tags={"tenant": f"t{n % 2}"})
+    counted = [0]
+
+    class Counting(SqliteStore):
+        async def beside(self, run: int, most: int) -> Any:
+            counted[0] += most > 1
+            return await super().beside(run, most)
+
+    store = Counting(url)
+    await store.open()
+    rows = await store.runs(RunFilter(states=["queued"], limit=20))
+    listed = await whys_of(store, rows)
+    by_list = counted[0]
+    alone = {row.seq: await queued_why(store, row) for row in rows[:MAX_PLACED]}
+    await store.close()
+    assert list(listed) == [row.seq for row in rows]
+    for seq, why in alone.items():
+        assert listed[seq].position_is == why.position_is
+        # Of two bounds the higher one says more.
+        bound, alone_bound = listed[seq].position or 0, why.position or 0
+        assert bound == alone_bound or (why.position_is == "at least" and bound > alone_bound)
+        assert [each.gate for each in listed[seq].reasons] == [each.gate for each in why.reasons]
+    assert by_list <= 4
 
 
 class Led(SqliteStore):

@@ -72,7 +72,8 @@ def test_a_large_history_has_the_same_sums(seed: int):
         quick = slim_history(stored(history), graph, now)
         assert (quick.start, quick.end) == (times.start, times.end)
         found: dict[int, Counter[str]] = {}
-        for number, start, end, what, _ in quick.spans():
+        spans = [(task, *kind) for kind, tasks in quick.spans.items() for task in tasks]
+        for number, _, what, start, end, _ in spans:
             found.setdefault(number, Counter())[what] += end - start
         for task in times.tasks:
             spent, other = Counter(task.spent()), found.get(task.id, Counter[str]())

@@ -10,7 +10,7 @@ higher priorities moves the clocks too, one priority after the other.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -64,6 +64,20 @@ class QueuePosition:
         self._cut = cut
         self._before = before
         self._more = more
+
+    def behind(self, passed: Sequence[QueueGroup]) -> QueuePosition:
+        """A place of the same priority with these waiters before it too. Without turns."""
+        before = None if self._before is None else self._before + sum(each.older for each in passed)
+        groups = [*self._groups, *passed]
+        return QueuePosition(
+            self._turns,
+            self._value,
+            self._rank,
+            groups,
+            cut=self._cut,
+            before=before,
+            more=self._more,
+        )
 
     @property
     def fair(self) -> Fair | None:

@@ -28,6 +28,8 @@ class Own(msgspec.Struct, frozen=True):
     """Ids."""
     number: int
     """Of the run that is asked about: its tasks may be named."""
+    key_head: str = ""
+    """What stands before its key in the store, and not in what its owner sent."""
 
 
 def named_runs(why: Why) -> set[str]:
@@ -88,6 +90,9 @@ def _opening(opening: GateOpening, own: Own) -> GateOpening:
 
 def _text(text: str, own: Own) -> str:
     """Ids are the only names of others in our texts; a key in them is the run's own."""
+    if own.key_head:
+        for quote in "'\"":
+            text = text.replace(f"key {quote}{repr(own.key_head)[1:-1]}", f"key {quote}", 1)
     text = _RUN_ID.sub(lambda found: found[0] if found[0] in own.runs else "of another", text)
     return _TASK.sub(lambda found: _numbered(found, own), text)
 

@@ -37,7 +37,7 @@ from locktender.observe.timeline_spans import (
     Kind,
     SlimHistory,
     SlimTask,
-    TaskSpan,
+    SpanKind,
     Whats,
     kind_of,
     node_name,
@@ -146,7 +146,7 @@ class _Source:
     start: int
     end: int
     tasks: dict[int, SlimTask]
-    spans: Callable[[Collection[int] | None], Iterable[TaskSpan]]
+    spans: Callable[[], Iterable[tuple[SpanKind, Sequence[int]]]]
     critical: Collection[int]
     """Steps on the critical path."""
 
@@ -186,18 +186,15 @@ def _exact(times: RunTimes) -> _Source:
         for each in times.tasks
     }
 
-    def spans(only: Collection[int] | None) -> Iterator[TaskSpan]:
-        if only is None or 0 in only:
-            yield from _of_the_run(times)
+    def spans() -> Iterator[tuple[SpanKind, Sequence[int]]]:
+        yield from _of_the_run(times)
         for each in times.tasks:
-            if only is not None and each.id not in only:
-                continue
             attempt = 0
             for span in each.spans:
                 at = span.start
                 for what, us in span.pieces:
                     if us > 0:
-                        yield each.id, at, at + us, what, attempt
+                        yield (each.node, what, at, at + us, attempt), (each.id,)
                         at += us
                 attempt += any(what in {WORK, LOST} for what, _ in span.pieces)
 
@@ -207,12 +204,12 @@ def _exact(times: RunTimes) -> _Source:
     return _Source(times.start, times.end, tasks, spans, critical)
 
 
-def _of_the_run(times: RunTimes) -> Iterator[TaskSpan]:
+def _of_the_run(times: RunTimes) -> Iterator[tuple[SpanKind, Sequence[int]]]:
     at = times.start
     for task, pieces in times.path:
         for what, us in pieces if task is None else ():
             if us > 0:
-                yield 0, at, at + us, what, 0
+                yield (-1, what, at, at + us, 0), (0,)
                 at += us
         at = at if task is None else task.end
 
@@ -234,7 +231,7 @@ def _slim(history: SlimHistory, graph: Graph | None) -> _Source:
     for task in history.tasks.values():
         if task.index < 0:
             task.critical = task.node in critical
-    return _Source(history.start, history.end, history.tasks, history.spans, critical)
+    return _Source(history.start, history.end, history.tasks, history.spans.items, critical)
 
 
 @dataclass(slots=True)
@@ -265,7 +262,7 @@ def _drawn(source: _Source, graph: Graph | None, part: TimelinePart) -> DrawnTim
     names = [] if graph is None else [node.name for node in graph.nodes]
     if part.step:
         return _items(source, names, part)
-    counts = Counter(task.node for task in source.tasks.values())
+    counts = Counter([task.node for task in source.tasks.values()])
     many = len(source.tasks) > MAX_ROWS
     folded = {node for node, count in counts.items() if many and count > FOLD_ABOVE}
     alone = [
@@ -280,49 +277,30 @@ def _drawn(source: _Source, graph: Graph | None, part: TimelinePart) -> DrawnTim
     bins = max(24, min(BINS, MAX_BINS // max(1, len(folded))))
     by_node = {node: Bins(first, last, bins) for node in sorted(folded)[: MAX_BINS // bins]}
     whats, waited = Whats(), dict[int, int]()
-    spans: dict[int, list[TaskSpan]] = {}
-    tasks = source.tasks
-    # Hundreds of thousands: what is the same for all spans of a kind is looked up once.
-    total, adding = dict[str, int](), dict[tuple[int, str], Callable[[int, int], None]]()
-    for span in source.spans(None):
-        task, start, end, what, _ = span
-        if what in total:
-            total[what] += end - start
-        else:
-            total[what] = end - start
-            whats.add(what, 0)
-        if task in shown:
-            spans.setdefault(task, []).append(span)
+    for (node, what, start, end, _), tasks in source.spans():
+        number, held = whats.add(what, (end - start) * len(tasks)), by_node.get(node)
+        if held is None:
             continue
-        node = tasks[task].node
-        add = adding.get((node, what))
-        if add is None:
-            held = by_node.get(node)
-            if held is None:
-                continue
-            add = adding[node, what] = held.adder(whats.add(what, 0))
-        add(start, end)
-        if what != WORK and what != HAND_OFF:
-            waited[task] = waited.get(task, 0) + end - start
-    for what, us in total.items():
-        whats.add(what, us)
+        held.add(number, start, end, len(tasks))
+        if what not in (WORK, HAND_OFF):
+            for task in tasks:
+                waited[task] = waited.get(task, 0) + end - start
     slowest = _slowest(source, waited, by_node)
-    for span in source.spans(slowest) if slowest else ():
-        spans.setdefault(span[0], []).append(span)
+    spans = _spans(source, shown | slowest)
     rows = [
         _row(task, source.tasks[task], spans.get(task, []), names, whats, source.start)
         for task in sorted(shown | slowest)
     ]
-    states: dict[int, Counter[str]] = {}
-    for task in source.tasks.values():
-        if task.node in by_node:
-            states.setdefault(task.node, Counter())[task.state] += 1
+    states: dict[int, dict[str, int]] = {node: {} for node in by_node}
+    for (node, state), count in Counter([(t.node, t.state) for t in source.tasks.values()]).items():
+        if node in states:
+            states[node][state] = count
     folds = [
         TimelineFold(
             node_name(node, names),
             node,
             counts[node],
-            dict(states[node]),
+            states[node],
             held.series(),
             node in source.critical,
         )
@@ -330,6 +308,15 @@ def _drawn(source: _Source, graph: Graph | None, part: TimelinePart) -> DrawnTim
     ]
     total = len(source.tasks) - (0 in source.tasks)
     return DrawnTimeline(source.start, source.end, first, last, total, whats, rows, folds, bins)
+
+
+def _spans(source: _Source, only: set[int]) -> dict[int, list[SpanKind]]:
+    """Of these tasks."""
+    found: dict[int, list[SpanKind]] = {}
+    for span, tasks in source.spans():
+        for task in only.intersection(tasks):
+            found.setdefault(task, []).append(span)
+    return found
 
 
 def _slowest(source: _Source, waited: Mapping[int, int], folded: Collection[int]) -> set[int]:
@@ -352,14 +339,11 @@ def _items(source: _Source, names: list[str], part: TimelinePart) -> DrawnTimeli
     )
     page = found[:PAGE_ITEMS]
     whats = Whats()
-    spans: dict[int, list[TaskSpan]] = {number: [] for _, number in page}
-    for span in source.spans(spans.keys()) if page else ():
-        task, start, end, what, _ = span
-        if task in spans:
-            whats.add(what, end - start)
-            spans[task].append(span)
+    spans = _spans(source, {number for _, number in page})
+    for span in (each for several in spans.values() for each in several):
+        whats.add(span[1], span[3] - span[2])
     rows = [
-        _row(number, source.tasks[number], spans[number], names, whats, source.start)
+        _row(number, source.tasks[number], spans.get(number, []), names, whats, source.start)
         for _, number in page
     ]
     more = page[-1][0] if len(found) > len(page) else None
@@ -369,7 +353,7 @@ def _items(source: _Source, names: list[str], part: TimelinePart) -> DrawnTimeli
 
 
 def _row(
-    number: int, task: SlimTask, spans: list[TaskSpan], names: list[str], whats: Whats, start: int
+    number: int, task: SlimTask, spans: list[SpanKind], names: list[str], whats: Whats, start: int
 ) -> TimelineRow:
     return TimelineRow(
         name=node_name(task.node, names) if number else "",
@@ -378,7 +362,7 @@ def _row(
         state=task.state,
         spans=[
             TimelineSpan(begin - start, end - start, whats.add(what, 0), attempt)
-            for _, begin, end, what, attempt in sorted(spans, key=lambda each: each[1:3])
+            for _, what, begin, end, attempt in sorted(spans, key=lambda each: each[2:4])
         ],
         index=None if task.index < 0 else task.index,
         critical=task.critical,

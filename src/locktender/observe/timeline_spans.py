@@ -6,7 +6,7 @@ waited at each gate is the same as in `blame`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -24,10 +24,10 @@ _PENDING, _REQUESTED = str(TaskState.PENDING.value), str(TaskState.REQUESTED.val
 _SCHEDULED, _RUNNING = str(TaskState.SCHEDULED.value), str(TaskState.RUNNING.value)
 
 
-TaskSpan = tuple[int, int, int, str, int]
-"""A part of a task's time: task, start, end, `work`, `hand-off` or a gate, and the attempt from 0.
+SpanKind = tuple[int, str, int, int, int]
+"""A part of the time of some tasks: their step, `work`, `hand-off` or a gate, start, end, and the attempt from 0.
 
-A plain tuple: there are hundreds of thousands."""
+Tasks that change in one commit change at one instant: hundreds of thousands of parts are of some hundred kinds."""
 Kind = Literal["work", "hand-off", "back-off", "sleep", "lost", "wait"]
 _KINDS: Final[Mapping[str, Kind]] = {
     WORK: "work",
@@ -90,11 +90,8 @@ class SlimHistory:
     start: int
     end: int
     tasks: dict[int, SlimTask] = field(default_factory=dict[int, SlimTask])
-    found: list[TaskSpan] = field(default_factory=list[TaskSpan])
-
-    def spans(self, only: Collection[int] | None = None) -> Iterable[TaskSpan]:
-        """All spans of all tasks, or of these; in no order."""
-        return self.found if only is None else [each for each in self.found if each[0] in only]
+    spans: dict[SpanKind, list[int]] = field(default_factory=dict[SpanKind, list[int]])
+    """Which tasks have a part of each kind; in no order."""
 
 
 def slim_history(rows: Sequence[EventRow], graph: Graph | None, now: int) -> SlimHistory:
@@ -107,35 +104,70 @@ class _SlimReader:
         self._nodes = nodes
         self._plain = {at for at, node in enumerate(nodes) if node.wait is None}
         self._now = now
+        self._start = self._end = now
         self._tasks: dict[int, SlimTask] = {}
-        self._found: list[TaskSpan] = []
+        self._found: dict[SpanKind, list[int]] = {}
         self._pauses: list[tuple[int, int]] = []
         self._paused_at: int | None = None
         self._lanes: dict[str | int, str] = {}
 
     def read(self) -> SlimHistory:
-        start, end = self._rows[0].at if self._rows else self._now, self._now
-        changed = self._changed
+        self._start, self._end = self._rows[0].at if self._rows else self._now, self._now
         for row in self._rows:
-            at = row.at
-            for change in _read(row.body):
-                if change.subject == "task":
-                    changed(change, at)
-                elif change.subject == "run":
-                    if change.after == RunState.QUEUED and change.before in _AGAIN:
-                        start, end = at, self._now
-                        self._tasks, self._found, self._pauses = {}, [], []
-                    elif change.after in TERMINAL_RUNS:
-                        end = at
-                elif change.subject == "pause":
-                    self._pause(change.after, at)
-                elif change.subject == "wait" and change.data is not None and change.data.lane:
-                    self._lanes[change.data.lane] = change.after
+            self._read_row(_read(row.body), row.at)
+        end = self._end
         for number, task in self._tasks.items():
             if task.state not in ENDS and end > task.since:
                 self._add(number, task, end, None)
                 task.end = end
-        return SlimHistory(start, end, self._tasks, self._found)
+        return SlimHistory(self._start, end, self._tasks, self._found)
+
+    def _read_row(self, changes: list[_SlimChange], at: int) -> None:
+        """What changed at one instant. Of a large run hundreds of thousands: what is usual is done right here."""
+        tasks, found = self._tasks, self._found
+        for change in changes:
+            if change.subject != "task":
+                self._other(change, at)
+                tasks, found = self._tasks, self._found
+                continue
+            after, number = change.after, change.task
+            task = tasks.get(number)
+            if task is None:
+                if after != _PENDING:
+                    asked = change.data or _NOTHING
+                    tasks[number] = SlimTask(asked.node, asked.index, after, at, at, 0, asked)
+                continue
+            if after == _PENDING:
+                continue
+            state, since = task.state, task.since
+            if state == _RUNNING:
+                if at > since:
+                    what = LOST if after in _LOST else WORK
+                    found.setdefault((task.node, what, since, at, task.attempt), []).append(number)
+                task.attempt += 1
+            elif at > since:
+                if state == _SCHEDULED and after == _RUNNING:
+                    kind = (task.node, HAND_OFF, since, at, task.attempt)
+                    found.setdefault(kind, []).append(number)
+                else:
+                    self._add(number, task, at, change)
+            if after == _REQUESTED:
+                task.asked = change.data or _NOTHING
+            task.state = after
+            task.since = task.end = at
+
+    def _other(self, change: _SlimChange, at: int) -> None:
+        """A change of the run itself, a pause, or a gate that its tasks wait at."""
+        if change.subject == "run":
+            if change.after == RunState.QUEUED and change.before in _AGAIN:
+                self._start, self._end = at, self._now
+                self._tasks, self._found, self._pauses = {}, {}, []
+            elif change.after in TERMINAL_RUNS:
+                self._end = at
+        elif change.subject == "pause":
+            self._pause(change.after, at)
+        elif change.subject == "wait" and change.data is not None and change.data.lane:
+            self._lanes[change.data.lane] = change.after
 
     def _pause(self, after: str, at: int) -> None:
         if after == "paused":
@@ -143,29 +175,6 @@ class _SlimReader:
         elif self._paused_at is not None:
             self._pauses.append((self._paused_at, at))
             self._paused_at = None
-
-    def _changed(self, change: _SlimChange, at: int) -> None:
-        after = change.after
-        if after == _PENDING:
-            return
-        number = change.task
-        task = self._tasks.get(number)
-        if task is None:
-            asked = change.data or _NOTHING
-            self._tasks[number] = SlimTask(asked.node, asked.index, after, at, at, 0, asked)
-            return
-        state, since = task.state, task.since
-        if state == _RUNNING:
-            if at > since:
-                what = LOST if after in _LOST else WORK
-                self._found.append((number, since, at, what, task.attempt))
-            task.attempt += 1
-        elif at > since:
-            self._add(number, task, at, change)
-        if after == _REQUESTED:
-            task.asked = change.data or _NOTHING
-        task.state = after
-        task.since = task.end = at
 
     def _add(self, number: int, task: SlimTask, end: int, follows: _SlimChange | None) -> None:
         """What the time since its last change went into."""
@@ -178,10 +187,11 @@ class _SlimReader:
             what = LOST if follows is not None and follows.after in _LOST else WORK
         elif state == _SCHEDULED and follows is not None and follows.after != _RUNNING:
             what = OFFER
-        self._found.append((number, task.since, end, what, task.attempt))
+        self._found.setdefault((task.node, what, task.since, end, task.attempt), []).append(number)
 
     def _waited(self, number: int, task: SlimTask, end: int, follows: _SlimChange | None) -> None:
         start, attempt, found = task.since, task.attempt, self._found
+        of = task.node
         if (
             follows is not None
             and follows.data is not None
@@ -194,23 +204,25 @@ class _SlimReader:
             # Nearly all: one gate, and nothing else.
             [(what, us)] = follows.data.waits.items()
             if us > 0:
-                found.append((number, start, end, what, attempt))
+                found.setdefault((of, what, start, end, attempt), []).append(number)
                 return
         node = self._nodes[task.node] if 0 <= task.node < len(self._nodes) else None
         if node is not None and node.wait is not None:
             what = "time" if node.event is None else f"event:{node.event.name}"
-            found.append((number, start, end, what, attempt))
+            found.setdefault((of, what, start, end, attempt), []).append(number)
             return
         if task.asked.not_before > start:
             until = min(end, task.asked.not_before)
-            found.append((number, start, until, BACK_OFF, attempt))
+            found.setdefault((of, BACK_OFF, start, until, attempt), []).append(number)
             start = until
         if self._pauses or self._paused_at is not None:
             open_pause = [] if self._paused_at is None else [(self._paused_at, end)]
             for left, right in (*self._pauses, *open_pause):
                 paused = min(right, end) - max(left, start)
                 if paused > 0:
-                    found.append((number, start, start + paused, PAUSED, attempt))
+                    found.setdefault((of, PAUSED, start, start + paused, attempt), []).append(
+                        number
+                    )
                     start += paused
         first = ""
         if follows is not None and follows.data is not None:
@@ -218,13 +230,12 @@ class _SlimReader:
                 part = min(us, end - start)
                 if part > 0:
                     first = first or what
-                    found.append((number, start, start + part, what, attempt))
+                    found.setdefault((of, what, start, start + part, attempt), []).append(number)
                     start += part
         if end > start:
             lane = self._lanes.get(task.asked.lane, "") if follows is None else ""
-            found.append(
-                (number, start, end, first or lane or task.asked.gate or HAND_OFF, attempt)
-            )
+            what = first or lane or task.asked.gate or HAND_OFF
+            found.setdefault((of, what, start, end, attempt), []).append(number)
 
 
 class Bins:
@@ -236,35 +247,24 @@ class Bins:
         self._parts: dict[int, list[float]] = {}
         self._steps: dict[int, list[int]] = {}
 
-    def add(self, what: int, start: int, end: int) -> None:
-        self.adder(what)(start, end)
-
-    def adder(self, what: int) -> Callable[[int, int], None]:
-        """Adds spans of one kind."""
-        count, begin, until, width = self._count, self._start, self._end, self._width
+    def add(self, what: int, start: int, end: int, items: int = 1) -> None:
+        """Adds a span that so many items have."""
+        count = self._count
+        start, end = max(start, self._start), min(end, self._end)
+        if end <= start:
+            return
         parts = self._parts.setdefault(what, [0.0] * count)
         steps = self._steps.setdefault(what, [0] * (count + 1))
-
-        def add(start: int, end: int) -> None:
-            if start < begin:
-                start = begin
-            if end > until:
-                end = until
-            if end <= start:
-                return
-            first, last = (start - begin) / width, (end - begin) / width
-            one, other = int(first), int(last)
-            if other >= count:  # its end is the end of the last bin
-                other = count - 1
-            if one == other:
-                parts[one] += last - first
-                return
-            parts[one] += one + 1 - first
-            parts[other] += last - other
-            steps[one + 1] += 1
-            steps[other] -= 1
-
-        return add
+        first, last = (start - self._start) / self._width, (end - self._start) / self._width
+        # The end of the last span is the end of the last bin.
+        one, other = int(first), min(int(last), count - 1)
+        if one == other:
+            parts[one] += items * (last - first)
+            return
+        parts[one] += items * (one + 1 - first)
+        parts[other] += items * (last - other)
+        steps[one + 1] += items
+        steps[other] -= items
 
     def series(self) -> dict[int, list[float]]:
         found: dict[int, list[float]] = {}

@@ -22,7 +22,14 @@ from locktender.kernel.scheduler import Scheduler
 from locktender.observe import rebuilt
 from locktender.observe.answer import LEFT, Why, why_run
 from locktender.observe.rebuilt import EVENTS_READ, line_of, median, places
-from locktender.store.protocol import EventFilter, QueueEntry, QueueView, RunFilter, Store
+from locktender.store.protocol import (
+    EventFilter,
+    QueueEntry,
+    QueuePlace,
+    QueueView,
+    RunFilter,
+    Store,
+)
 
 
 async def queued_why(store: Store, row: RunRow) -> Why:
@@ -42,7 +49,9 @@ MAX_FLOWS_TIMED = 20
 
 
 MAX_PLACED = 10
-"""Runs of one list whose place in the queue is counted: some milliseconds each where the queue is long."""
+"""Runs of one list whose place in the queue is counted."""
+NEAR = 50
+"""Places behind a counted one that are read to find the next run of a list: counting takes longer."""
 
 
 async def whys_of(store: Store, rows: Sequence[RunRow]) -> dict[int, Why]:
@@ -52,22 +61,90 @@ async def whys_of(store: Store, rows: Sequence[RunRow]) -> dict[int, Why]:
     the gates are told, and not how long they wait.
     """
     found: dict[int, Why] = {}
-    scheduler: Scheduler | None = None
-    view: QueueView | None = None
     note, turn = await nobody_leads(store), await turn_note(store)
-    for at, row in enumerate(rows):
-        counted_too = at < MAX_PLACED or view is None
-        if counted_too:
-            view = await store.beside(row.seq, rebuilt.MAX_RUNS_COUNTED)
-        if view is not None:
-            scheduler = scheduler or places(view)
-            rank, _ = lanes.rank(view.limits, row.priority, row.queued_at)
-            line, lasted = QueuePosition(Turns(), "", rank, [], cut=True, more=True), list[int]()
-            if counted_too:
-                line, lasted = await line_of(store, row, view), view.lasted
-            why = await _explained(store, row, view, scheduler, line, lasted, quick=True)
-            found[row.seq] = msgspec.structs.replace(why, note=note if why.reasons else turn)
+    lines = _Lines(store)
+    await lines.count(rows[:MAX_PLACED])
+    for row in rows:
+        view = lines.view or await lines.read(row, 1)
+        if view is None or (row in rows[:MAX_PLACED] and row.seq not in lines.known):
+            continue
+        lines.scheduler = scheduler = lines.scheduler or places(view)
+        rank, _ = lanes.rank(view.limits, row.priority, row.queued_at)
+        line, lasted = QueuePosition(Turns(), "", rank, [], cut=True, more=True), list[int]()
+        if row.seq in lines.known:
+            line, lasted = lines.known[row.seq], await lines.lasted(row)
+        why = await _explained(store, row, view, scheduler, line, lasted, quick=True)
+        found[row.seq] = msgspec.structs.replace(why, note=note if why.reasons else turn)
     return found
+
+
+class _Lines:
+    """Who stands before each of some queued runs. Of runs near each other in the queue the first is counted."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lasted: dict[str, list[int]] = {}
+        self.view: QueueView | None = None
+        self.scheduler: Scheduler | None = None
+        self.known: dict[int, QueuePosition] = {}
+
+    async def read(self, row: RunRow, most: int) -> QueueView | None:
+        view = await self._store.beside(row.seq, most)
+        if view is not None:
+            self.view = self.view or view
+            self._lasted.setdefault(row.flow, view.lasted)
+        return view
+
+    async def lasted(self, row: RunRow) -> list[int]:
+        """How long runs of its flow took lately."""
+        if row.flow not in self._lasted:
+            await self.read(row, 1)
+        return self._lasted.get(row.flow, [])
+
+    async def count(self, rows: Sequence[RunRow]) -> None:
+        limits, _ = await self._store.limits()
+        places = {
+            row.seq: (*lanes.rank(limits, row.priority, row.queued_at), row.seq) for row in rows
+        }
+        wanted = {row.seq for row in rows}
+        for row in sorted(rows, key=lambda each: places[each.seq]):
+            if row.seq in self.known or row.seq not in wanted:
+                continue
+            view = await self.read(row, rebuilt.MAX_RUNS_COUNTED)
+            if view is None:
+                wanted.discard(row.seq)
+                continue
+            self.known[row.seq] = line = await line_of(self._store, row, view)
+            left = wanted - self.known.keys()
+            if left and view.limits.fair is None:
+                await self._walk(row, view, line, left)
+
+    async def _walk(
+        self, row: RunRow, view: QueueView, line: QueuePosition, wanted: set[int]
+    ) -> None:
+        """Finds runs of the same priority that stand a few places behind a counted one."""
+        passed, last, found = _group(row, view), row.seq, True
+        while found and wanted - self.known.keys():
+            found = False
+            for entry in await self._store.queue(NEAR, QueuePlace(last, 0)):
+                last = entry.run.seq
+                rank, _ = lanes.rank(view.limits, entry.run.priority, entry.run.queued_at)
+                if rank != view.line.rank:
+                    return
+                if last in wanted:
+                    self.known[last] = line.behind(passed)
+                    found = True
+                passed += _group(entry.run, view)
+
+
+def _group(row: RunRow, view: QueueView) -> list[QueueGroup]:
+    """A queued run as those behind it count it; none where nobody waits behind it."""
+    limits = view.limits
+    if row.kind != "flow" or limits.is_paused(row.flow, row.seq):
+        return []
+    rank, _ = lanes.rank(limits, row.priority, row.queued_at)
+    counters = (rule.counter(row.tags) for rule in limits.tags)
+    return [QueueGroup("", rank, 1, 1, frozenset(each for each in counters if each is not None))]
 
 
 async def queued_whys(

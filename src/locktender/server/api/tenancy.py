@@ -70,19 +70,19 @@ def own_key(principal: Principal, key: str | None) -> str | None:
     """A key of one tenant is not that of another: it stands behind the tags."""
     if key is None or not principal.tags:
         return key
-    return f"{_key_head(principal)}{key}"
+    return f"{key_head(principal)}{key}"
 
 
 def shown_run(principal: Principal, info: RunInfo) -> RunInfo:
     """With its key as the tenant chose it."""
     if not principal.tags or info.key is None:
         return info
-    return msgspec.structs.replace(info, key=info.key.removeprefix(_key_head(principal)))
+    return msgspec.structs.replace(info, key=info.key.removeprefix(key_head(principal)))
 
 
 def show_own_key(principal: Principal, error: DuplicateKey | InvalidInput) -> None:
     """An error about a key names the one that was sent."""
-    head = _key_head(principal)
+    head = key_head(principal)
     if head and isinstance(error.got, str) and error.got.startswith(head):
         error.got = error.got.removeprefix(head)
         error.message = error.message.replace(head, "", 1)
@@ -91,7 +91,8 @@ def show_own_key(principal: Principal, error: DuplicateKey | InvalidInput) -> No
             error.hint = "The tags of this token are kept with it, and take the rest."
 
 
-def _key_head(principal: Principal) -> str:
+def key_head(principal: Principal) -> str:
+    """What stands before the keys of a tenant in the store."""
     # A tenant chooses its key: without this, that of `a` for `b:c` would be that of `a:b` for `c`.
     tags = (f"{_marked(name)}={_marked(value)}" for name, value in sorted(principal.tags.items()))
     return f"{','.join(tags)}:" if principal.tags else ""
@@ -111,7 +112,7 @@ async def hide_why(call: ApiCall, info: RunInfo, why: Why) -> Why:
     for run in named_runs(why) - own:
         if await call.is_own(run):
             own.add(run)
-    return hidden_why(why, Own(own, info.number))
+    return hidden_why(why, Own(own, info.number, key_head(call.principal)))
 
 
 def hide_blame(call: ApiCall, blame: Blame) -> Blame:

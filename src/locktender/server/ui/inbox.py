@@ -14,6 +14,7 @@ from locktender.base.model import RunRow
 from locktender.client.mailing import EventWaitInfo
 from locktender.client.parts import MOST_EXAMINED, waits_in_parts
 from locktender.client.run import AsyncRun
+from locktender.client.views import RunInfo
 from locktender.server.api.reading import number
 from locktender.server.ui.pages import Dialog, Done, UiRoute, View
 from locktender.server.ui.schema_form import example, form_fields, form_value
@@ -32,8 +33,8 @@ class AboutRun(msgspec.Struct, frozen=True):
     arguments: str
 
     @classmethod
-    def of(cls, row: RunRow) -> AboutRun:
-        return cls(row.key, row.tags, arguments_text(row.params))
+    def of(cls, view: View, row: RunRow) -> AboutRun:
+        return cls(view.shown(RunInfo.of(row)).key, row.tags, arguments_text(row.params))
 
 
 def arguments_text(params: bytes) -> str:
@@ -61,7 +62,8 @@ async def show_inbox(view: View) -> Response:
         "inbox.html",
         waits=shown,
         about={
-            each: AboutRun.of(await view.core.row(each)) for each in {wait.run for wait in shown}
+            each: AboutRun.of(view, await view.core.row(each))
+            for each in {wait.run for wait in shown}
         },
         more=len(mine) - WAITS_SHOWN,
         cut=place is not None,

@@ -43,14 +43,23 @@ from locktender.server.api.answers import (
 from locktender.server.api.login import login_url
 from locktender.server.api.principal import Principal, Scope
 from locktender.server.api.routing import Api, ApiCall
-from locktender.server.api.tenancy import Tenant, check_tenant, hide_blame, hide_why, own_tags
+from locktender.server.api.tenancy import (
+    Tenant,
+    check_tenant,
+    hide_blame,
+    hide_why,
+    key_head,
+    own_tags,
+    shown_run,
+)
 from locktender.server.ui import words
-from locktender.server.ui.assets import asset_url
+from locktender.server.ui.assets import STYLES, THEME, asset_url, inlined, source_of
 from locktender.server.ui.reading import ActiveWork, SharedReadings
 
 log: logging.Logger = logging.getLogger(__name__)
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    f"default-src 'none'; script-src 'self' {source_of(THEME)}; "
+    f"style-src 'self' {' '.join(map(source_of, STYLES))}; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
 HEADERS = {
@@ -159,7 +168,8 @@ class View:
         if not self.principal.tags:
             return [why for _, why in found]
         ids = {why.id for _, why in found}
-        return [hidden_why(why, Own(ids, number)) for number, why in found]
+        head = key_head(self.principal)
+        return [hidden_why(why, Own(ids, number, head)) for number, why in found]
 
     async def hide_why(self, info: RunInfo, why: Why) -> Why:
         """Of a run that is the principal's: without names of runs that somebody else has."""
@@ -189,7 +199,11 @@ class View:
         info = await run.info()
         if not self.principal.sees(info.tags):
             raise NotFound(f"there is no run {run.id!r}.", field="run", got=wanted)
-        return run, info
+        return run, self.shown(info)
+
+    def shown(self, info: RunInfo) -> RunInfo:
+        """With its key as who asks chose it."""
+        return shown_run(self.principal, info)
 
     async def page(self, template: str, *, status: int = 200, **values: Any) -> Response:
         """The page, or the block of it that was asked for."""
@@ -279,7 +293,7 @@ def templates() -> Environment:
     )
     filters, shared = cast("dict[str, Any]", found.filters), cast("dict[str, Any]", found.globals)
     filters.update(words.FILTERS)
-    shared.update(words.GLOBALS, asset=asset_url, version=version.installed())
+    shared.update(words.GLOBALS, asset=asset_url, inlined=inlined, version=version.installed())
     shared["ui"] = found.get_template("macros.html").module
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,6 @@ from locktender.observe.why_queued import whys_of
 from locktender.server.api.reading import pairs, words
 from locktender.server.api.tenancy import own_key
 from locktender.server.ui.pages import HEADERS, Dialog, Done, FormField, UiRoute, View
-from locktender.server.ui.reading import ActiveWork
 from locktender.server.ui.words import address, plural
 from locktender.store.protocol import RunFilter
 
@@ -111,8 +110,7 @@ async def show_runs(view: View) -> Response:
     wanted = RunsFilter.of(view.query)
     found = await _found(view, wanted)
     page = found[:PAGE]
-    work = await view.work()
-    rows = await _shown(view, page, work)
+    rows = await _shown(view, page)
     grouped = view.query("group") == "gate"
     given = {**wanted.fields(), "q": wanted.q, "group": "gate" if grouped else ""}
     return await view.page(
@@ -124,7 +122,6 @@ async def show_runs(view: View) -> Response:
         given=given,
         segments=SEGMENTS,
         flows=[each.name for each in await view.client.flows.list()][:MOST_FLOWS],
-        gates=[each for each in work.gates if each.waiting and each.gate],
         next=address("/runs", **given, before=page[-1].seq) if len(found) > PAGE else "",
         first=address("/runs", **given) if view.query("before") else "",
         can_retry=_can(wanted, RETRIED),
@@ -166,14 +163,18 @@ async def _searched(view: View, text: str, before: int | None) -> list[RunRow]:
     return [row for row in rows if view.principal.sees(row.tags)]
 
 
-async def _shown(view: View, page: list[RunRow], work: ActiveWork) -> list[ShownRun]:
+async def _shown(view: View, page: list[RunRow]) -> list[ShownRun]:
     queued = [row for row in page if row.state == RunState.QUEUED]
     known = await whys_of(view.core.store, queued) if queued else {}
     whys = dict(zip(known, view.hidden(known.items()), strict=True))
+    # Where tasks wait is read only where a run may have some.
+    blocked_runs: Mapping[str, tuple[str, int]] = {}
+    if any(row.state not in TERMINAL_RUNS and row.state != RunState.QUEUED for row in page):
+        blocked_runs = (await view.work()).blocked
     found: list[ShownRun] = []
     for row in page:
-        info, why = RunInfo.of(row), whys.get(row.seq)
-        gate, blocked = work.blocked.get(info.id, ("", 0))
+        info, why = view.shown(RunInfo.of(row)), whys.get(row.seq)
+        gate, blocked = blocked_runs.get(info.id, ("", 0))
         if why is not None:
             gate = why.reasons[0].gate if why.reasons else ""
         found.append(ShownRun(info, why, gate, blocked))
