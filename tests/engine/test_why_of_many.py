@@ -71,8 +71,12 @@ def test_h1_the_leader_answers_here_and_elsewhere_as_the_rows_do(
             assert [each.ahead for each in found[1].reasons] == [ITEMS - 3]
             compared.append([timeless(each) for each in found])
         assert asked[-4:] == ["here", "here", "elsewhere", "elsewhere"]
+        pools = [engine.pools.list(), other.pools.list()]
+        assert asked[-1] == "here", "of pools, too"
         before = len(asked)
         monkeypatch.setattr(live, "MIN_TASKS", 1_000_000)
+        assert [*pools, engine.pools.list()] == [pools[0]] * 3
+        assert [(each.name, each.used, each.waiting) for each in pools[0]] == [("db", 2, ITEMS - 2)]
         compared.append([timeless(engine.runs.get(run.id).why()), timeless(engine.why(last))])
         assert len(asked) == before
         assert compared[0] == compared[1] == compared[2]

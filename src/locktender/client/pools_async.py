@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -9,19 +10,18 @@ import msgspec
 from locktender.base.clock import SECOND
 from locktender.base.durations import Duration, microseconds, spoken
 from locktender.base.errors import InvalidInput, NotFound
-from locktender.base.limits import PoolRule, Rate, parse_rate, pool_name
+from locktender.base.limits import Limits, PoolRule, Rate, parse_rate, pool_name
 from locktender.base.model import LimitRow
 from locktender.base.names import UNLIMITED, count, did_you_mean
 from locktender.base.names import limit as checked_limit
-from locktender.base.states import TaskState
 from locktender.base.tracebacks import public
 from locktender.client.core import Core
 from locktender.client.views import UNSET, PoolInfo, Unset, instant
-from locktender.store.protocol import SetLimit, Snapshot
+from locktender.store.protocol import SetLimit
 
 if TYPE_CHECKING:
     from locktender.client.pool_holders import PoolHolders
-    from locktender.kernel.scheduler import Scheduler
+    from locktender.observe.pool_use import PoolUse
 
 _dump = msgspec.json.Encoder().encode
 _rule = msgspec.json.Decoder(PoolRule).decode
@@ -80,9 +80,9 @@ class AsyncPools:
     async def list(self) -> PoolInfos:
         """Every pool that was set, or that an active task needs, with its use at this moment."""
         self._core.guard.check()
-        from locktender.observe.rebuilt import rebuild
+        from locktender.observe.pool_use import read_pools
 
-        return pool_infos(*await rebuild(self._core.store))
+        return pool_infos(*await read_pools(self._core.store))
 
     async def holders(self, name: str) -> PoolHolders:
         """The attempts that hold slots of a pool now, those of dead workers first."""
@@ -185,23 +185,16 @@ def pool_patch(pool: str, limit: Any, lease: Any, rate: Any, burst: Any) -> dict
     return patch | _rate_patch(rate, burst)
 
 
-def pool_infos(scheduler: Scheduler, snapshot: Snapshot) -> PoolInfos:
-    """Every pool, from one reading of all active work."""
-    used: dict[str, int] = {}
-    waiting: dict[str, int] = {}
-    for entry in scheduler.lifecycle.tasks.values():
-        if entry.state == TaskState.REQUESTED:
-            for pool, _ in entry.pools:
-                waiting[pool] = waiting.get(pool, 0) + 1
-    for pool, (gate, *_) in scheduler.ledger.slot_gates.items():
-        used[pool] = gate.used
-    rows = {row.name: row for row in snapshot.limit_rows if row.kind == "pool"}
+def pool_infos(use: PoolUse, limits: Limits, limit_rows: Iterable[LimitRow]) -> PoolInfos:
+    """Every pool that was set, is used or is waited for."""
+    used, waiting = use.used, use.waiting
+    rows = {row.name: row for row in limit_rows if row.kind == "pool"}
     sources = {name: _source(row) for name, row in rows.items()}
     names = sources.keys() | waiting.keys() | {pool for pool, n in used.items() if n}
     return [
         _info(
             pool,
-            snapshot.limits.pool(pool),
+            limits.pool(pool),
             sources.get(pool, "none"),
             used.get(pool, 0),
             waiting.get(pool, 0),

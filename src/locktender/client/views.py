@@ -226,7 +226,7 @@ class PoolInfo(msgspec.Struct, frozen=True):
     """None: unlimited."""
     used: int
     waiting: int
-    """Tasks that need it and have not started."""
+    """Tasks in line that need it: no back-off holds them, and they have not started."""
     lease: float | None
     """Seconds a dead holder's slots are kept for; None: as long as its worker's lease."""
     rate: str | None

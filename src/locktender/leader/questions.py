@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from locktender.base.background import BackgroundTasks
 from locktender.base.errors import LocktenderError
 from locktender.base.model import StoredRequest
@@ -14,6 +16,7 @@ from locktender.base.names import Declared
 from locktender.kernel.scheduler import Scheduler
 from locktender.observe import live
 from locktender.observe.live import Question
+from locktender.observe.pool_use import pool_use
 from locktender.observe.why import answer_for
 from locktender.store.protocol import Answer, Store
 
@@ -53,10 +56,15 @@ class Questions:
         if stored.seq not in self._stored:
             self._stored.add(stored.seq)
             answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-            self._reading.append((answer_for(request.subject, self._labels), answer))
+            self._reading.append((self._question(request.subject), answer))
             written = self._write(scheduler.term, stored.seq, request.reason, answer)
             self._background.start(written, "answer a question")
         return True
+
+    def _question(self, subject: str) -> Question[bytes]:
+        if subject == live.POOLS:
+            return lambda scheduler, _: msgspec.json.encode(pool_use(scheduler))
+        return answer_for(subject, self._labels)
 
     async def _write(
         self, term: int, seq: int, question: str, answer: asyncio.Future[bytes | None]

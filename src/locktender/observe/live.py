@@ -32,6 +32,8 @@ MIN_TASKS: Final = 1_000
 """Tasks of executing runs from which on the leader is asked: to rebuild so few takes some milliseconds."""
 ANSWER_TIMEOUT_SECONDS: Final = 2.0
 POLL_SECONDS: Final = 0.01
+POOLS: Final = "pools"
+"""Subject of the question what is in use of each pool: no run's id, no task's number."""
 
 
 class LiveLeader(Protocol):
@@ -65,7 +67,7 @@ async def ask_leader(
 ) -> T | None:
     """The leader's answer; None: there is none, little is open, or it did not answer in time.
 
-    subject  a run's id or a task's number, for a leader in another process; its answer is for `read`
+    subject  a run's id, a task's number or `POOLS`, for a leader in another process; its answer is for `read`
     """
     leader, loop = _leaders.get(store, (None, None))
     try:

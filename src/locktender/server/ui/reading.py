@@ -27,6 +27,7 @@ from locktender.kernel.gates.count import CountGate
 from locktender.kernel.gates.protocol import Block, Gate
 from locktender.kernel.scheduler import Scheduler
 from locktender.observe.holders import CostBook, LimitCost, MinuteCost
+from locktender.observe.pool_use import pool_use
 from locktender.observe.rebuilt import rebuild
 from locktender.server.state import Fresh
 from locktender.server.ui.live import LiveFeed
@@ -204,7 +205,7 @@ async def read_work(store: Store) -> ActiveWork:
         lanes_cut=len(by_lane) >= MOST_LANES,
         running=states.count(TaskState.RUNNING),
         offered=states.count(TaskState.SCHEDULED),
-        pools=pool_infos(scheduler, snapshot),
+        pools=pool_infos(pool_use(scheduler), snapshot.limits, snapshot.limit_rows),
         holders=holders,
         waiters=waiters,
         tags={row.id: row.tags for row in (*snapshot.runs, *snapshot.held) if row.id in named},
