@@ -71,7 +71,7 @@ def test_one_event_for_a_topic_and_one_answer_by_token(tmp_path: Path):
         assert send(*given) == {"topic": "paid", "new": False}
         assert runs[1].status() is RunState.WAITING
         [wait] = asked.waits()
-        assert "no token of a wait" in send("--token", f"{wait.token}0", "1", code=2)
+        assert "not the token of a wait" in send("--token", f"{wait.token}0", "1", code=2)
         assert send("--token", wait.token, '"yes"') == {"run": asked.id, "new": True}
         assert asked.result("60s") == "yes"
         assert "is over" in send("--token", wait.token, '"no"', code=2)
@@ -89,6 +89,7 @@ def test_one_event_for_a_topic_and_one_answer_by_token(tmp_path: Path):
         (("--topic", "paid", "--token", "a.b"), "exclude each other"),
         (("06gy8rm99095", "paid", "--match", "order=1"), "--match is for topics"),
         (("--topic", "paid", "--match", "order"), "--match takes name=value"),
+        (("--topic", "paid", "--match", "a=1", "--match", "a=2"), "--match a is given twice"),
         (("--token", "a.b", "--id", "1"), "--token takes no --id"),
         (("--topic", "paid", "{no"), "payload is not JSON"),
     ],

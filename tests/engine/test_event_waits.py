@@ -228,7 +228,7 @@ def test_a_token_answers_its_wait_once(client: Client):
     waits(run)
     [wait] = run.waits()
     assert wait.token not in repr(wait)
-    with pytest.raises(InvalidInput, match="no token of a wait"):
+    with pytest.raises(InvalidInput, match="not the token of a wait"):
         client.events.answer(wait.token[:-1] + ("0" if wait.token[-1] != "0" else "1"), 1)
     client.flows.pause(one_by_one.name)  # the answer stays in the mailbox
     assert client.events.answer(wait.token, "yes")

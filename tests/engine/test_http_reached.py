@@ -171,7 +171,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"auth": None, "loopback": True, "proxies": ["10.0.0.0/8"]}, "trusted_proxy", "--auth tokens"),
     ({"auth": None, "loopback": True, "allowed_hosts": ["a"]}, "allowed_host", "--auth tokens"),
     ({"auth": "tokens", "loopback": True, "proxies": ["10.0.0.0/99"]}, "trusted_proxy", "10.0.0.7"),
-    ({"auth": "tokens", "loopback": True, "proxies": ["proxy"]}, "trusted_proxy", "no network"),
+    ({"auth": "tokens", "loopback": True, "proxies": ["proxy"]}, "trusted_proxy", "not a network"),
 ]
 
 

@@ -94,7 +94,7 @@ class ReadTogether(SqliteStore):
 
 
 async def test_offers_that_come_together_are_accepted_with_one_write(tmp_path: Path):
-    given = {"work_dir": str(tmp_path), "claim_batch": 2}
+    given = {"work_dir": str(tmp_path), "claim_batch": 2, "offer_ttl": "60s"}
     settings: Settings = settings_for(tmp_path / "locktender.db", given)
     lead, work = SqliteStore(settings.url), ReadTogether(settings.url)
     await lead.open()

@@ -159,7 +159,7 @@ async def test_what_is_no_submission_is_named_and_stops_nothing(
         assert await run.result(SECONDS) == 6
     for bad in ("1", "2"):
         unreadable = await client.runs.get(good + bad)
-        with pytest.raises(InvalidInput, match="was refused: the submission is unreadable"):
+        with pytest.raises(InvalidInput, match="was refused: the submission cannot be read"):
             await unreadable.result(SECONDS)
 
 
@@ -326,6 +326,6 @@ async def test_a_copy_in_a_file_takes_them_up(postgres_url: str, tmp_path: Path)
     await copy(place_for(postgres_url), place_for(file))
     async with embedded_async(file) as client:
         assert await (await client.runs.get(good.id)).result(SECONDS) == 16
-        with pytest.raises(InvalidInput, match="unreadable"):
+        with pytest.raises(InvalidInput, match="cannot be read"):
             await (await client.runs.get(refused)).result(SECONDS)
     assert check(await asyncio.to_thread(load_history, file)) == []

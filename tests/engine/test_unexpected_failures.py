@@ -221,7 +221,7 @@ async def test_the_watch_on_the_loop_goes_on_after_a_failure(
     while not fault.raised.is_set():
         fault.raised.wait(0.05)
         await asyncio.sleep(0)
-    await until(lambda: _logged(caplog, "failed to look who holds"), "the line")
+    await until(lambda: _logged(caplog, "failed to find what holds"), "the line")
     assert lag._thread.is_alive()
     lag.stop()
 
@@ -234,7 +234,7 @@ def test_a_client_whose_loop_fails_is_closed(caplog: pytest.LogCaptureFixture):
 
     bridge.run_soon(leave)
     bridge._thread.join(60)
-    assert _logged(caplog, "the loop of this client failed")
+    assert _logged(caplog, "the event loop of this client failed")
     with pytest.raises(ClientClosed):
         bridge.call(asyncio.sleep(0))
 

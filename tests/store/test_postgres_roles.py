@@ -325,8 +325,8 @@ async def test_what_cannot_be_granted_is_refused(postgres_url: str, role: str):
     for name, said in (
         ("nobody_of_this_name", "has no role"),
         ("postgres", "is a superuser"),
-        ("public", "no role that can be given"),
-        ("pg_monitor", "no role that can be given"),
+        ("public", "cannot be given rights"),
+        ("pg_monitor", "cannot be given rights"),
         ("", "1 to 63 bytes"),
         ("x" * 64, "1 to 63 bytes"),
         ("a$grant$b", "1 to 63 bytes"),

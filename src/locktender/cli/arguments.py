@@ -105,7 +105,17 @@ def _json_or_text(text: str) -> Any:
 
 def match(given: Iterable[str]) -> dict[str, Any]:
     """What a wait must have: `order=17` is a number, as in code."""
-    return {key: _json_or_text(text) for key, text in _pairs(given, "match").items()}
+    several = list(given)
+    found = _pairs(several, "match")
+    if len(found) < len(several):
+        twice = next(key for key in found if len(list(_of(several, key))) > 1)
+        raise InvalidInput(
+            f"--match {twice} is given twice, and an event has one value of each.",
+            field="match",
+            got=[f"{twice}={value}" for value in _of(several, twice)],
+            hint="Send an event for each.",
+        )
+    return {key: _json_or_text(text) for key, text in found.items()}
 
 
 def tags(given: Iterable[str]) -> dict[str, str]:

@@ -123,6 +123,8 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line; the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if sys.stdout is None:  # closed by the caller: `>&-`
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
     shell = Context(json="--json" in arguments, debug="--debug" in arguments)
     if shell.debug:
         os.environ[tracebacks.VARIABLE] = "full"

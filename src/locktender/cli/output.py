@@ -120,7 +120,9 @@ class Printer:
         self._stream.flush()
 
     def _written(self, markup: str) -> str | None:
-        """None: it has a style that is not known here."""
+        """None: it has a style that is not known here, or a tab beside one, whose width depends on its place."""
+        if "\t" in markup and "[" in markup:
+            return None
         coloured, found = self._stream.isatty(), ""
         for text, styles in parts_of(markup):
             words = [word for style in styles for word in style.split()]

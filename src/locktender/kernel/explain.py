@@ -283,7 +283,7 @@ def _full(view: GateView, entry: TaskEntry, block: Block, typical: Typical) -> R
         line.precision,
         (*dead[:MAX_HOLDERS_SHOWN], *(_holder(task, gate, view) for task in tasks[:shown])),
         max(0, len(dead) + len(tasks) - MAX_HOLDERS_SHOWN),
-        *view.wait((gate, need), line.ahead, what, estimate),
+        *view.wait((gate, need), lanes, entry, line.ahead, what, typical, estimate),
     )
 
 
@@ -361,7 +361,7 @@ def _worker(view: GateView, entry: TaskEntry, block: Block, typical: Typical) ->
 
     wait = WaitEstimate()
     if any(not worker.unanswered for worker in several):
-        wait = view.wait(key, line.ahead, what, estimate)
+        wait = view.wait(key, beside, entry, line.ahead, what, typical, estimate)
     return Reason(
         block.name,
         text + offers,

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -56,7 +56,8 @@ class GateView:
         self._holders: dict[Gate, list[TaskEntry]] = {}
         self._running: dict[Hashable, list[TaskEntry]] = {}
         self._served: dict[tuple[str, str], frozenset[Gate]] = {}
-        self._waits: dict[Hashable, list[tuple[int, WaitEstimate]]] = {}
+        self._waits: dict[Hashable, list[tuple[float, WaitEstimate]]] = {}
+        self._works: dict[Hashable, _Work] = {}
         self._kinds: dict[Hashable, int] = {}
 
     # -- lanes -------------------------------------------------------------------------------------
@@ -192,38 +193,74 @@ class GateView:
         return msgspec.structs.replace(typical, draws=max(0, typical.draws - cost))
 
     def wait(
-        self, key: Hashable, ahead: int, what: str, estimate: Callable[[], WaitEstimate]
+        self,
+        key: Hashable,
+        lanes: Sequence[Lane[TaskEntry]],
+        entry: TaskEntry,
+        ahead: int,
+        what: str,
+        typical: Typical,
+        estimate: Callable[[], WaitEstimate],
     ) -> WaitEstimate:
-        """How long a wait lasts behind so many: estimated for the first two of a line, in between a part of both.
+        """How long a wait lasts: estimated for the first two of a line, in between a part of both.
 
-        key   of the line
-        what  it is called in the text
+        The part is that of the work before it, not of the number: long and short steps may stand in one line.
+
+        key    of the line, which is `lanes`
+        ahead  how many go first
+        what   it is called in the text
         """
         if self.ledger.task_queue.turns.fair is not None:
             return estimate()
-        known = self._waits.setdefault(key, [])
+        if key not in self._works:
+            self._works[key] = _Work(lanes, typical)
+        work, known = self._works[key].before(entry), self._waits.setdefault(key, [])
         for one, other in pairwise(known):
-            if one[0] <= ahead <= other[0] and (found := _between(one, other, ahead, what)):
-                return found
+            if one[0] <= work <= other[0] and (found := _between(one, other, work)):
+                place = f"{nth(ahead + 1)} of {max(found.waiters, ahead + 1):,} for {what}"
+                return found._replace(basis=f"{place}, from what the steps before it usually take")
         found = estimate()
-        known.append((ahead, found))
+        known.append((work, found))
         known.sort(key=lambda each: each[0])
         return found
 
 
+class _Work:
+    """What the waiters of a line would take one after the other, in microseconds."""
+
+    def __init__(self, lanes: Sequence[Lane[TaskEntry]], typical: Typical) -> None:
+        means = {step: sum(held) / len(held) for step, held in typical.holds.items() if held}
+        usual = sum(means.values()) / len(means) if means else 1.0
+        self._long: list[tuple[Lane[TaskEntry], float]] = []
+        short: list[tuple[tuple[int, int], int, float]] = []
+        for lane in lanes:
+            head = lane.head()
+            if head is None:
+                continue
+            mean = means.get(head.spec.step, usual)
+            if len(lane) > MAX_MERGED:
+                self._long.append((lane, mean))
+            else:
+                short += [(task.rank, task.id, mean) for task in lane.live.values()]
+        short.sort()
+        self._merged = [(rank, task) for rank, task, _ in short]
+        self._sums = [0.0, *accumulate(mean for _, _, mean in short)]
+
+    def before(self, entry: TaskEntry) -> float:
+        found = self._sums[bisect_left(self._merged, (entry.rank, entry.id))]
+        return found + sum(mean * lane.before(entry.rank, entry.id) for lane, mean in self._long)
+
+
 def _between(
-    one: tuple[int, WaitEstimate], other: tuple[int, WaitEstimate], ahead: int, what: str
+    one: tuple[float, WaitEstimate], other: tuple[float, WaitEstimate], work: float
 ) -> WaitEstimate | None:
     (first, low), (last, high) = one, other
     if low.us is None or high.us is None or low.p90_us is None or high.p90_us is None:
         return None
-    part = (ahead - first) / (last - first) if last > first else 0.0
-    waiters = max(low.waiters, ahead + 1)
-    _, _, known = low.basis.partition(f" for {what}, ")
+    part = (work - first) / (last - first) if last > first else 0.0
     return low._replace(
         us=round(low.us + part * (high.us - low.us)),
         p90_us=round(low.p90_us + part * (high.p90_us - low.p90_us)),
-        basis=f"{nth(ahead + 1)} of {waiters:,} for {what}, {known}",
     )
 
 

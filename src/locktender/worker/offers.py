@@ -23,7 +23,7 @@ from locktender.base.changes import End, Order
 from locktender.base.clock import SECOND
 from locktender.base.config import Settings
 from locktender.base.errors import NotFound, StoreError
-from locktender.base.graph import Graph, read_graph
+from locktender.base.graph import Graph, Node, read_graph
 from locktender.base.states import TaskState
 from locktender.kernel import render
 from locktender.kernel.node_state import PLAIN
@@ -35,6 +35,8 @@ log: logging.Logger = logging.getLogger(__name__)
 MAX_GRAPHS = 1_000
 MAX_MAPS = 256
 """Whose shared arguments are kept, read."""
+MAX_KEPT_BYTES = 16_384
+"""Of the arguments that a map's items share; larger ones are read anew for each item."""
 MAX_DECLINED_TOKENS = 1_000
 
 Offers = list[tuple[int, int]]
@@ -220,10 +222,7 @@ class OfferHandler:
         node = graph.nodes[row.node]
         call = row.input or render.NULL
         if row.idx != PLAIN:
-            key = (accepted.graph, row.node, accepted.shared)
-            if (known := self._calls.get(key)) is None:
-                known = self._calls[key] = render.ItemCall(node, accepted.shared)
-            call = known.of(call)
+            call = self._item_call(accepted, node).of(call)
         worker.start(
             row.id,
             row.token,
@@ -234,3 +233,12 @@ class OfferHandler:
             graph.flow,
             accepted.trace,
         )
+
+    def _item_call(self, accepted: Started, node: Node) -> render.ItemCall:
+        if accepted.shared is not None and len(accepted.shared) > MAX_KEPT_BYTES:
+            return render.ItemCall(node, accepted.shared)
+        key = (accepted.graph, accepted.task.node, accepted.shared)
+        known = self._calls.get(key)
+        if known is None:
+            known = self._calls[key] = render.ItemCall(node, accepted.shared)
+        return known
