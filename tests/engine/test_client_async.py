@@ -122,11 +122,11 @@ async def test_an_end_that_a_failed_term_did_not_name_is_found(
     act = Leader._act
     failed: list[list[int]] = []
 
-    async def fails_once(self: Leader, cycle: Cycle) -> None:
+    def fails_once(self: Leader, cycle: Cycle) -> None:
         if cycle.ended and not failed:
             failed.append(list(cycle.ended))
             raise StoreUnreachable("the connection was lost")
-        await act(self, cycle)
+        act(self, cycle)
 
     monkeypatch.setattr(Leader, "_act", fails_once)
     async with embedded_async(url) as engine:

@@ -44,8 +44,8 @@ class Telling(LoopLag):
     slowly: bool = False
     """After each look it waits until somebody else has the loop."""
 
-    def _say(self, sight: LoopSample) -> None:
-        super()._say(sight)
+    def _log(self, sight: LoopSample) -> None:
+        super()._log(sight)
         self.found.set()
 
     def _see(self) -> LoopSample | None:

@@ -33,8 +33,8 @@ NAMESPACES: list[type[Any]] = [
 ]
 NOT_DOCUMENTED = {"Duration"}
 """An alias of types: it has no docstring of its own."""
-CATCH_ALL = {"shared", "kwargs"}
-"""Arguments of the user's own function: `.map(**shared)`, `submit(**kwargs)`."""
+CATCH_ALL = {"shared", "kwargs", "unknown"}
+"""Arguments of the user's own function: `.map(**shared)`, `submit(**kwargs)`; what is refused with a hint."""
 
 
 def public() -> list[tuple[str, Any]]:
