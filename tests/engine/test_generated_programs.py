@@ -98,6 +98,18 @@ SMALL: dict[str, Program] = {
         call("c", failures=1),
         tries=TWICE,
     ),
+    "what took the errors of a clean-up goes with it": program(
+        call("a", failures=1),
+        call("b", over=[1, 2], args=["a"], run_if="failure", failures=FOR_GOOD, on_error="collect"),
+        call("c", args=["b"]),
+        call("d", args=["c"]),
+        tries=TWICE,
+    ),
+    "items of a sequential map go in order, however what they follow ended": program(
+        call("a", over=[1, 2, 3], how="held", failures=1),
+        call("b", over="a", run_if="always", failures=1, retries=1, on_error="collect"),
+        sequential=True,
+    ),
     "a clean-up over a list that is not there is skipped": program(
         call("a", failures=FOR_GOOD, size=2),
         call("b", over="a", run_if="always"),

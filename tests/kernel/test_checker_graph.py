@@ -135,6 +135,19 @@ def test_sequential_items_start_in_their_order():
     assert found(story) == ["sequential"]
 
 
+def test_items_of_an_inner_sequential_flow_start_in_their_order():
+    story = tell(Graph("s", (Node("m", "m", over=Param("x"), in_order=True), Node("n", "n"))))
+    story.grant(story.request(1, 1))
+    first, second = story.request(1, 0, 0), story.request(1, 0, 1)
+    story.perform(first)
+    story.grant(second)
+    assert found(story) == []
+    story.request(1, 0, 2)
+    fourth = story.request(1, 0, 3)
+    story.grant(fourth)
+    assert found(story) == ["sequential"]
+
+
 # attempts and deadlines
 
 

@@ -280,6 +280,32 @@ def test_a_completed_task_that_runs_again_is_found():
     assert "dependencies" in found(story)
 
 
+def test_a_retry_that_keeps_what_followed_a_clean_up_is_found():
+    nodes = (
+        Node("a", "a"),
+        Node("m", "m", over=Param("x"), run_if="failure", after=(0,), on_error="collect"),
+        Node("b", "b", args=(Output(1),)),
+    )
+    story = tell(Graph("g", nodes))
+    error = {"type": "E", "message": ""}
+    a = story.request(1, 0)
+    story.perform(a, "failed", error=error)
+    item = story.request(1, 1, 0)
+    story.perform(item, "failed", error=error)
+    story.perform(story.request(1, 2))
+    story.run(1, "failed")
+    story.run(1, "queued", actor="client", generation=1)
+    story.run(1, "running")
+    story.task(a, "pending")
+    story.task(item, "pending")
+    story.task(a, "requested")
+    story.perform(a)
+    story.task(item, "skipped", node=1, index=0, reason="nothing failed")
+    assert found(story) == []
+    story.run(1, "succeeded")
+    assert found(story) == ["dependencies"]
+
+
 def test_a_pending_task_without_a_retry_is_found():
     story = tell(PLAIN)
     a = story.request(1)

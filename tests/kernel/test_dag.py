@@ -518,3 +518,34 @@ def test_a_failed_clean_up_map_starts_no_more_items():
     assert way.closing == ["clean"]
     way.ok("a", 1)
     assert ("clean", 1) in way.skipped
+
+
+# -- items in order --------------------------------------------------------------------------------
+
+
+def test_items_that_ended_in_any_order_are_asked_for_in_theirs():
+    # Given a map whose items end before the one that follows it may begin
+    way = Journey(graph(step("a"), items(), items("n", Output(1), after=(0,))), [1, 2, 3])
+    for idx in (2, 0, 1):
+        way.ok("m", idx)
+    # When it may
+    way.ok("a")
+    # Then what stands first is asked for first
+    assert way.asked[-3:] == [("n", 0), ("n", 1), ("n", 2)]
+
+
+def test_an_item_in_order_waits_for_those_before_it():
+    way = Journey(graph(items(), items("n", Output(0), in_order=True)), [1, 2, 3])
+    way.ok("m", 2, "c").ok("m", 1, "b")
+    assert not [place for place in way.asked if place[0] == "n"]
+    way.ok("m", 0, "a")
+    assert way.asked[-3:] == [("n", 0), ("n", 1), ("n", 2)]
+    assert [way.inputs["n", idx] for idx in range(3)] == ["a", "b", "c"]
+
+
+def test_an_item_in_order_does_not_wait_for_ever():
+    """An earlier item of what it follows failed or was dropped: its own is skipped, and its turn has passed."""
+    way = Journey(graph(items(on_error="collect"), items("n", Output(0), in_order=True)), [1, 2, 3])
+    way.ok("m", 2, "c").fail("m", 0).drop("m", 1)
+    assert way.asked[-1:] == [("n", 2)]
+    assert way.skipped == [("n", 0), ("n", 1)]

@@ -326,7 +326,7 @@ def test_a_map_that_follows_late_is_expanded_in_slices():
         rows.end((0, idx), "completed")
     rows.progress.backlog.budget.renew()
     rows.end((1, PLAIN), "completed")
-    assert [place for place in rows.open() if place[0] == 2] == [(2, 1), (2, 3)]
+    assert [place for place in rows.open() if place[0] == 2] == [(2, 0), (2, 1)]
     rows.write(rows.rebuild())
     rows.end((0, 2), "completed")
     rows.expand()

@@ -12,6 +12,7 @@ from locktender.base import codec
 from locktender.base.codec import StepError
 from locktender.base.errors import InvalidFlow, Unserialisable
 from locktender.base.graph import (
+    GRAPH_VERSION,
     AllOf,
     AnyOf,
     Compare,
@@ -339,6 +340,23 @@ def test_a_sequential_flow_chains_its_steps_in_trace_order():
         ("tidy-3", (3,)),
     ]
     assert found[0].window == 1
+
+
+def test_items_of_an_inner_sequential_flow_start_in_order():
+    @flow(sequential=True)
+    def inner(paths: list[str]) -> None:
+        index.map(paths)
+
+    def outer(paths: list[str]):
+        inner(paths)
+        index.map(paths)
+
+    found = traced(outer, ["a"]).graph
+    assert [(node.in_order, node.window) for node in found.nodes] == [(True, 1), (False, None)]
+    assert found.version == GRAPH_VERSION
+    # Of the outermost flow the graph says it, once.
+    plain = traced(outer, ["a"], options={"sequential": True}).graph
+    assert (plain.sequential, plain.nodes[0].in_order) == (True, False)
 
 
 def test_on_failure_gives_the_failure_to_a_step_that_takes_one():

@@ -202,6 +202,21 @@ def test_d1_a_sequential_map_keeps_its_order_when_retried(local: bool):
     assert all(before.end <= after.start for before, after in pairwise(sim.bodies))
 
 
+@WHERE
+def test_d1_a_map_of_an_inner_sequential_flow_keeps_its_order(local: bool):
+    """The flow around it is not sequential: its own steps run beside the map."""
+    policy = RetryPolicy(3, delay_us=200 * MILLISECOND)
+    flow = graph(items(window=1, retry=policy, in_order=True), items("beside"))
+    sim = world(local=local, workers=3, took=uneven, fate=twice_bad)
+    sim.submit(flow, consts=numbers(6))
+    for moment in range(1, 12):
+        sim.plan(moment * 130 * MILLISECOND, sim.lead)
+    settle(sim)
+    ran = [body.task for body in sim.bodies if body.node.name == "m"]
+    assert len(ran) > 6
+    assert ran == sorted(ran)
+
+
 def test_d1_the_order_survives_new_leaders():
     policy = RetryPolicy(3, delay_us=200 * MILLISECOND)
     flow = graph(items(window=1, retry=policy), sequential=True)

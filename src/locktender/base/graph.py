@@ -26,9 +26,9 @@ value, which is its result, and how long or until when. Of an event: the value w
 waited for, and what an event of a topic has to match."""
 
 GRAPH_VERSION = 2
-"""The newest that is known here. 2: nodes may wait."""
+"""The newest that is known here. 2: nodes may wait, and items of some maps of a graph start in order."""
 PLAIN_VERSION = 1
-"""Of a graph without waits: what does not need a newer release can be read by an older one."""
+"""Of a graph without those: what does not need a newer release can be read by an older one."""
 TRACE = "locktender:trace"
 """The step that traces a flow where its code is. The `signature` of such a node is the flow's name."""
 
@@ -163,6 +163,8 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     on_error: OnError = "fail"
     take_errors: bool = False
     """Its body is called for items that are errors, too; else those are passed on."""
+    in_order: bool = False
+    """A map of a sequential flow that another flow calls. Of the outermost flow the graph says it."""
     after: tuple[int, ...] = ()
     when: AnyCondition | None = None
     run_if: RunIf = "success"
@@ -196,6 +198,11 @@ class Graph(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 read_graph: Callable[[bytes | str], Graph] = msgspec.json.Decoder(Graph).decode
+
+
+def starts_in_order(graph: Graph, node: Node) -> bool:
+    """Whether an item of a map starts only when the one before it has ended for good, retries included."""
+    return node.over is not None and (graph.sequential or node.in_order)
 
 
 def wait_fault(node: Node) -> str:

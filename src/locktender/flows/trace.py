@@ -132,6 +132,7 @@ def trace(
 
 
 def _graph(flow: FlowDef, tracer: Tracer, result: AnyTemplate | None) -> Graph:
+    newest = any(node.wait or node.in_order for node in tracer.nodes)
     return Graph(
         flow=flow.name,
         nodes=tuple(tracer.nodes),
@@ -142,7 +143,7 @@ def _graph(flow: FlowDef, tracer: Tracer, result: AnyTemplate | None) -> Graph:
         fail=flow.fail,
         queue_timeout_us=flow.queue_timeout_us,
         dispatch_deadline_us=flow.dispatch_deadline_us,
-        version=GRAPH_VERSION if any(node.wait for node in tracer.nodes) else PLAIN_VERSION,
+        version=GRAPH_VERSION if newest else PLAIN_VERSION,
     )
 
 

@@ -304,6 +304,7 @@ class Tracer:
                 after.update(scope.cleanups)
         # What the outermost flow says is in the graph once; what an inlined one says goes to its steps.
         inner = self._scopes[-1].flow if len(self._scopes) > 1 else None
+        in_order = over is not None and bool(sequential) and not self._scopes[0].flow.sequential
         node = Node(
             name=self._node_name(call),
             step=step.name,
@@ -315,6 +316,7 @@ class Tracer:
             window=None if over is None else 1 if sequential else over.window,
             on_error="fail" if over is None else over.on_error,
             take_errors=over is not None and over.take_errors,
+            in_order=in_order,
             after=tuple(sorted(after)),
             when=None if call.when is None else condition_of(self.values, call.when),
             run_if=run_if,

@@ -43,6 +43,7 @@ from locktender.kernel.node_state import (
     has_ended,
     has_started,
     keep_output,
+    now_due,
     output_of,
     passed_on,
     passes_on,
@@ -244,7 +245,7 @@ class RunGraph:
             self._open_items(step, self.steps[step.source].total)
             if self.stopping and not self._may_clean_up(step):
                 self._close(step)
-            indexes, step.early = step.early, list[int]()
+            indexes = now_due(step)
         for follower in step.followers:
             self._ready(follower)
         self._take_first(step, indexes)
@@ -273,16 +274,13 @@ class RunGraph:
 
     def _open_items(self, step: NodeState, count: int) -> None:
         # What can fail comes first: a broken map counts as never expanded, so no step waits for its items.
-        self._share(step)
+        common = render.shared(step.node, self.scope)
+        if common is not None and not step.had_rows:
+            self._out.shared.append((step.index, common))
         self._ordinals.claim(step, count)
         step.total = count
         step.items = list[bytes | None]([None]) * count
         step.expanded = True
-
-    def _share(self, step: NodeState) -> None:
-        common = render.shared(step.node, self.scope)
-        if common is not None and not step.had_rows:
-            self._out.shared.append((step.index, common))
 
     def _ask(self, step: NodeState, idx: int, value: bytes, item: bytes | None) -> None:
         row = self._existing.pop((step.index, idx), None) if self._existing else None
@@ -346,12 +344,14 @@ class RunGraph:
 
     def _follow(self, step: NodeState, idx: int) -> None:
         """Item `idx` of its source has ended: its own may be asked for."""
+        heappush(step.early, idx)
         if step.phase is Phase.WAITING or not step.expanded:
-            step.early.append(idx)
-        elif step.behind:
-            step.behind.append(idx)
-        elif step.phase is Phase.ACTIVE:
-            self._take(step, idx)
+            return
+        for due in now_due(step):
+            if step.behind:
+                step.behind.append(due)
+            elif step.phase is Phase.ACTIVE:
+                self._take(step, due)
 
     def _take(self, step: NodeState, idx: int) -> None:
         """Ask for an item, or skip it."""
@@ -415,8 +415,7 @@ class RunGraph:
             ]
         elif row is None and not step.had_rows:
             self._ordinals.claim(step, 1)
-            ordinal = step.base
-            self._out.skips.append(Skipped(step.index, PLAIN, ordinal, reason, tainted))
+            self._out.skips.append(Skipped(step.index, PLAIN, step.base, reason, tainted))
         for follower in step.followers:
             self._ready(follower)
         self._leave(step)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from locktender.base.graph import starts_in_order
 from locktender.kernel.admission import AdmissionQueue
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.gates.protocol import Gate, Key, Lane
@@ -95,7 +96,7 @@ def clock_of(task: TaskEntry) -> int:
     if task.eligible_at or lane is None or lane.gates or lane.needs:
         return task.eligible_at
     # An item of a sequential map stood aside until the one before it had ended.
-    if task.run.graph.sequential and task.spec.over is not None:
+    if starts_in_order(task.run.graph, task.spec):
         return 0
     return max(task.requested_at, task.not_before)
 

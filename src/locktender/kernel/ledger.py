@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from heapq import heappush
 
 from locktender.base.changes import Bucket, Linger, Order
+from locktender.base.graph import starts_in_order
 from locktender.base.limits import Limits, PoolRule
 from locktender.base.model import WorkerRow
 from locktender.base.states import TaskState
@@ -167,7 +168,7 @@ class Ledger(RunLedger):
         """`task` exists and is not terminal."""
         run = task.run
         run.tasks[task.id] = task
-        if run.graph.sequential and task.spec.over is not None:
+        if starts_in_order(run.graph, task.spec):
             heappush(run.files.setdefault(task.node, []), task.id)
 
     def request(self, task: TaskEntry) -> None:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from heapq import heappop
 from typing import TypeVar
 
 import msgspec
@@ -77,7 +78,9 @@ class NodeState:
     output: bytes | None = None
     items: list[bytes | None] | None = None
     early: list[int] = field(default_factory=list[int])
-    """Items of its source that ended before it was itself ready."""
+    """Items of its source that ended before it was itself ready, or, in order, before an earlier item. A heap."""
+    asked: int = 0
+    """Of a map in order: items below this one were asked for."""
     behind: deque[int] | None = None
     """Of a map that is expanded in slices: items that may be asked for and were not yet."""
     elements: Sequence[bytes] = ()
@@ -225,7 +228,7 @@ def keep_output(step: NodeState, idx: int, output: bytes, steps: Sequence[NodeSt
 def _followed_later(step: NodeState, steps: Sequence[NodeState]) -> bool:
     """Whether a map that follows this one has not begun, or has not come to the items that ended before that."""
     return any(
-        (not steps[index].expanded or steps[index].behind)
+        (not steps[index].expanded or steps[index].behind or steps[index].early)
         and steps[index].phase in (Phase.WAITING, Phase.ACTIVE)
         for index in step.followers
     )
@@ -250,6 +253,18 @@ def element_of(step: NodeState, idx: int, steps: Sequence[NodeState]) -> bytes |
         return step.elements[idx]
     items = steps[step.source].items
     return None if items is None else items[idx]
+
+
+def now_due(step: NodeState) -> Sequence[int]:
+    """Items of a map that may be asked for, as those of its source have ended; in order: with all before them."""
+    if not step.node.in_order:
+        due, step.early = sorted(step.early), list[int]()
+        return due
+    first = step.asked
+    while step.early and step.early[0] == step.asked:
+        heappop(step.early)
+        step.asked += 1
+    return range(first, step.asked)
 
 
 def run_through(parts: Generator[None, None, T]) -> T:

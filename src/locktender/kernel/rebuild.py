@@ -110,9 +110,7 @@ def start_again(lifecycle: Lifecycle, run: RunEntry, rows: Sequence[TaskRow], no
     when its turn comes, however late and whichever leader does it.
     """
     progress = lifecycle.enter(run)
-    completed = {row.node for row in rows if row.state == TaskState.COMPLETED}
-    undone = _undone_by_clean_up(run.graph, completed)
-    undone |= {row.node for row in rows if row.error == _AGAIN}
+    undone = _undone(run.graph, rows)
     existing: list[Existing] = []
     for row in rows:
         if row.node not in undone and (
@@ -197,22 +195,29 @@ def _with_its_worker(row: TaskRow) -> bool:
     return row.state == TaskState.ABANDONED or row.error is not None
 
 
-def _undone_by_clean_up(graph: Graph, completed: AbstractSet[int]) -> frozenset[int]:
-    """Nodes that a retry runs again although they completed, given the nodes of which a task completed.
+def _undone(graph: Graph, rows: Sequence[TaskRow]) -> AbstractSet[int]:
+    """Nodes that a retry runs again although tasks of theirs completed, or gave errors as values.
 
-    A clean-up (`run_if="always"` or `"failure"`) has removed what it was given: what made that,
-    everything that follows from it, and the clean-up itself are done once more.
+    A clean-up (`run_if="always"` or `"failure"`) is done once more, and so is everything that follows from it.
+    If it completed, it has removed what it was given: what made that, and all that follows, is done once more.
     """
-    undone: set[int] = set()
+    undone = {row.node for row in rows if row.error == _AGAIN}
+    ended = {(row.node, row.state) for row in rows}
     for index, node in enumerate(graph.nodes):
-        if node.run_if != "success" and index in completed:
+        if node.run_if == "success":
+            continue
+        if (index, TaskState.COMPLETED) in ended:
             undone.add(index)
             undone |= {ref.node for each in templates(node) for ref in outputs(each)}
+        elif node.on_error == "collect" and not ended.isdisjoint(
+            ((index, TaskState.FAILED), (index, TaskState.TIMED_OUT))
+        ):
+            undone.add(index)
     # Nodes stand in the order of their calls: what a node needs comes before it.
     for index, node in enumerate(graph.nodes):
         if not undone.isdisjoint(needs_of(node)):
             undone.add(index)
-    return frozenset(undone)
+    return undone
 
 
 def nodes_from(graph: Graph, first: int) -> frozenset[int]:

@@ -164,6 +164,7 @@ class _Reader:
         self._history = history
         self._nodes: tuple[Node, ...] = () if graph is None else graph.nodes
         self._sequential = graph is not None and graph.sequential
+        self._in_order = {n for n, each in enumerate(self._nodes) if each.in_order}
         self._start, self._end = start, end
         self._gates = gates
         self._elections = elections
@@ -338,7 +339,7 @@ class _Reader:
 
     def _unsaid(self, task: TaskTimes, event: Event, follows: Event | None) -> str:
         """Where a task waited whose leader wrote nothing about it."""
-        if self._sequential and task.index > 0:
+        if task.index > 0 and (self._sequential or task.node in self._in_order):
             return SEQUENTIAL
         if follows is None:
             return self._gates.get(task.id) or event.data.get("gate", HAND_OFF)

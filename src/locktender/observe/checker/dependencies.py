@@ -12,6 +12,7 @@ from locktender.observe.checker.state import (
     EXECUTING,
     FAILED,
     OPEN,
+    RUN_ENDS,
     SKIPPED,
     STANDING,
     CheckedRun,
@@ -49,7 +50,10 @@ def all_completed(run: CheckedRun, plan: NodePlan) -> bool:
 
 
 def _undone(run: CheckedRun, graph: GraphPlan) -> frozenset[int]:
-    """Nodes whose work a clean-up has undone, in one task at least: what it took, all that follows, and itself."""
+    """Nodes whose work a clean-up has undone, in one task at least: what it took, all that follows, and itself.
+
+    One that only handed on its errors undid nothing; it runs again, and so does what took them.
+    """
     undone: set[int] = set()
     for plan in graph.nodes:
         tally = run.nodes.get(plan.index)
@@ -59,6 +63,8 @@ def _undone(run: CheckedRun, graph: GraphPlan) -> frozenset[int]:
             undone |= {plan.index, *plan.data}
             if plan.each_of is not None:
                 undone.add(plan.each_of)
+        elif plan.collects and tally.counts[FAILED]:
+            undone.add(plan.index)
     for plan in graph.nodes:
         if not undone.isdisjoint(plan.needs):
             undone.add(plan.index)
@@ -82,17 +88,31 @@ class Dependencies(Rule):
         on.tasks(self.skip, "skipped")
         on.tasks(self.reset, "pending")
         on.runs(self.begin, "running")
+        on.runs(self.end, *RUN_ENDS)
 
     def begin(self, _: Event, run: CheckedRun) -> None:
-        if run.generation and run.plan is not None:
+        # A run that was woken goes on with the same try.
+        if run.undone is None and run.plan is not None:
             run.undone = _undone(run, run.plan) | run.again
+
+    def end(self, event: Event, run: CheckedRun) -> None:
+        if event.before not in EXECUTING or not run.undone:
+            return
+        for task in run.tasks.values():
+            kept = task.state == "completed" and task.ended_in != run.generation
+            if kept and task.node in run.undone:
+                self.report(
+                    event,
+                    f"task {task.id} ({task.name}) keeps its result of an earlier try, although what it"
+                    " follows from ran again.",
+                )
 
     def reset(self, event: Event, task: CheckedTask) -> None:
         if task.ended_in == task.run.generation:
             self.report(
                 event, f"task {task.id} ({task.name}) is pending without a retry of its run."
             )
-        if task.state == "completed" and task.node not in task.run.undone:
+        if task.state == "completed" and task.node not in (task.run.undone or ()):
             self.report(
                 event,
                 f"task {task.id} ({task.name}) completed and is to run again, although no clean-up undid it"
@@ -292,8 +312,10 @@ class Sequential(Rule):
             )
 
     def start(self, event: Event, task: CheckedTask) -> None:
-        graph = task.run.plan
-        if graph is None or not graph.graph.sequential or task.index <= 0:
+        graph, plan = task.run.plan, task.plan
+        if graph is None or plan is None or task.index <= 0:
+            return
+        if not (graph.graph.sequential or plan.node.in_order):
             return
         last = task.run.places.get((task.node, task.index - 1))
         if last is None:

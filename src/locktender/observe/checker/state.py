@@ -275,8 +275,8 @@ class CheckedRun:
         self.by_executor: dict[str, int] = {}
         self.again: frozenset[int] = NOTHING
         """Of a retried run: nodes that it was told to run again."""
-        self.undone: frozenset[int] = NOTHING
-        """Of a retried run: nodes that a clean-up of an earlier try undid."""
+        self.undone: frozenset[int] | None = NOTHING
+        """Of a retried run: nodes that a clean-up of an earlier try undid. None: this try has not begun."""
         self.wake_at: int = 0
         """Of a waiting run: it is woken then and not before."""
         self.was_held: bool = False

@@ -243,7 +243,7 @@ class Bypass(Rule):
         run, node = group.run, group.plan.node
         if run.state != "running" or not run.placed:
             return False
-        if run.plan is None or run.plan.graph.sequential:
+        if run.plan is None or run.plan.graph.sequential or node.in_order:
             return False
         graph, hidden = run.plan.graph, unseen.get(run.id, 0)
         tally = run.nodes.get(group.plan.index)

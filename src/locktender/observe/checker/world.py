@@ -237,7 +237,9 @@ class HistoryState(PlaceCounts):
             run.generation = data.get("generation", 0)
         else:
             run.data |= {name: data[name] for name in _NEEDED_LATER if name in data}
-            run.generation = data.get("generation", run.generation + 1)
+            generation = data.get("generation", run.generation + 1)
+            if generation != run.generation:
+                run.generation, run.undone = generation, None
         run.waits_for = data.get("waits_for")
         run.queued_at = run.queued_at if run.state == WAITING else event.at
         again = data.get("again")
