@@ -130,8 +130,8 @@ def _state(worker: WorkerInfo) -> str:
 
 
 def _silence(worker: WorkerInfo, since: datetime) -> str:
+    from locktender.base.text import counted
     from locktender.cli.tables import ago
-    from locktender.kernel.gate_names import counted
 
     again = worker.passed_over_until
     paused = f"; gets no more until {ago(again, since)}" if again and again > since else ""

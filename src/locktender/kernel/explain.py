@@ -15,6 +15,7 @@ from typing import Final
 from locktender.base.durations import spoken
 from locktender.base.ids import run_of
 from locktender.base.states import TaskState
+from locktender.base.text import counted
 from locktender.kernel.entries import QueuedRun, TaskEntry
 from locktender.kernel.explain_waits import WaitEstimate, wait_at
 from locktender.kernel.explain_workers import (
@@ -22,7 +23,6 @@ from locktender.kernel.explain_workers import (
     no_room,
     seats,
 )
-from locktender.kernel.gate_names import counted
 from locktender.kernel.gate_view import GateView, uses
 from locktender.kernel.gates.pool import PoolGate
 from locktender.kernel.gates.protocol import UNBOUNDED, Block, Gate, Lane

@@ -8,9 +8,9 @@ from itertools import groupby, islice
 from typing import NamedTuple
 
 from locktender.base.durations import spoken
+from locktender.base.text import nth
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.estimates import FEW_PLAYS, Estimate, Holding, Line, estimate, wait_for
-from locktender.kernel.gate_names import nth
 from locktender.kernel.gates.protocol import Gate, Lane
 from locktender.kernel.gates.worker import WorkerGate
 from locktender.kernel.ledger import Ledger

@@ -13,8 +13,8 @@ from locktender.base.durations import spoken
 from locktender.base.graph import TRACE
 from locktender.base.model import Stubborn
 from locktender.base.names import nearest
+from locktender.base.text import counted
 from locktender.kernel.claim import RELEASE
-from locktender.kernel.gate_names import counted
 from locktender.kernel.gates.worker import Requirement
 from locktender.kernel.placement import NoRoom, Worker
 

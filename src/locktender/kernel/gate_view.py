@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from locktender.base.model import Stubborn
+from locktender.base.text import nth
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.explain_workers import stubborn_by_token
-from locktender.kernel.gate_names import nth
 from locktender.kernel.gates.pool import PoolGate
 from locktender.kernel.gates.protocol import Gate, Lane
 from locktender.kernel.gates.worker import WorkerGate

@@ -10,6 +10,7 @@ from locktender.base.durations import spoken
 from locktender.base.ids import run_of
 from locktender.base.model import Failure, RunRow, WorkerRow
 from locktender.base.states import RunState, TaskState
+from locktender.base.text import counted
 from locktender.kernel.demand import (
     Demand,
     WaitingTasks,
@@ -19,7 +20,6 @@ from locktender.kernel.demand import (
     lacking,
 )
 from locktender.kernel.entries import RunEntry, TaskEntry
-from locktender.kernel.gate_names import counted
 from locktender.kernel.gates.protocol import Lane
 from locktender.kernel.gates.worker import Requirement, WorkerGate
 from locktender.kernel.lifecycle import Lifecycle

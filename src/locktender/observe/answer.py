@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from locktender.base.durations import spoken
 from locktender.base.model import BlockingSession, RunRow
 from locktender.base.states import ENDS, RunState, TaskState
-from locktender.kernel.gate_names import counted, stop_text
+from locktender.base.text import counted, stop_text
 from locktender.kernel.queue_position import Precision
 from locktender.kernel.reasons import GateOpening, Holder, Reason
 from locktender.kernel.timeouts import Until

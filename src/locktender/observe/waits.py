@@ -11,9 +11,9 @@ from locktender.base.durations import clock_text, spoken
 from locktender.base.events import unpack
 from locktender.base.model import RunRow
 from locktender.base.states import TaskState
+from locktender.base.text import offered_to, stop_text
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.explain import blocking
-from locktender.kernel.gate_names import offered_to, stop_text
 from locktender.kernel.pauses import pause_texts
 from locktender.kernel.reasons import GateOpening, Reason, event_reason
 from locktender.kernel.scheduler import Scheduler

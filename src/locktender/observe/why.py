@@ -20,11 +20,11 @@ from locktender.base.model import RunRow, Stubborn
 from locktender.base.names import Declared
 from locktender.base.names import never as never_by_label
 from locktender.base.states import ENDS, EXECUTING_RUNS, TERMINAL_RUNS, RunState, TaskState
+from locktender.base.text import counted, offered_to, stop_text
 from locktender.kernel import explain
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.explain_runs import open_tasks, waiting_nodes
 from locktender.kernel.explain_workers import stubborn_by_token
-from locktender.kernel.gate_names import counted, offered_to, stop_text
 from locktender.kernel.gate_view import GateView
 from locktender.kernel.held_runs import reason_of
 from locktender.kernel.reasons import Reason, Typical

@@ -10,12 +10,12 @@ import msgspec
 from locktender.base.durations import spoken
 from locktender.base.graph import Graph
 from locktender.base.model import RunRow
+from locktender.base.text import counted
 from locktender.kernel import lanes
 from locktender.kernel.entries import QueuedRun
 from locktender.kernel.estimates import LAST, MAX_DRAWN
 from locktender.kernel.explain_runs import explain_queued, place_precision, runs_to_start
 from locktender.kernel.fair_turns import Turns
-from locktender.kernel.gate_names import counted
 from locktender.kernel.queue_position import QueueGroup, QueuePosition
 from locktender.kernel.reasons import Typical
 from locktender.kernel.scheduler import Scheduler

@@ -32,8 +32,8 @@ from locktender.base.config import Settings
 from locktender.base.errors import NotLeader, StoreError
 from locktender.base.limits import Limits
 from locktender.base.model import LimitRow, ProvisionStatus, WorkerRow
+from locktender.base.text import counted
 from locktender.kernel.demand import Demand
-from locktender.kernel.gate_names import counted
 from locktender.provision.policy import ALIVE, Ask, Policy, Rules, WorkersSeen
 from locktender.provision.protocol import (
     Provisioned,

@@ -31,7 +31,7 @@ from pathlib import Path
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.config import PREFIX, Settings
 from locktender.base.errors import LocktenderError
-from locktender.kernel.gate_names import counted
+from locktender.base.text import counted
 from locktender.provision.protocol import Capacity, Provisioned, ProvisionedState
 
 MAX_LOGS_KEPT = 50

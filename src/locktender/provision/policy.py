@@ -21,8 +21,8 @@ import msgspec
 from locktender.base.config import Settings
 from locktender.base.durations import spoken
 from locktender.base.model import AskedWorker, ProvisionStatus, WorkerRow
+from locktender.base.text import counted
 from locktender.kernel.demand import Demand, Want
-from locktender.kernel.gate_names import counted
 from locktender.kernel.gates.protocol import UNBOUNDED
 from locktender.kernel.placement import Requirement
 from locktender.provision.protocol import Capacity, Provisioned, ProvisionedState
