@@ -169,6 +169,30 @@ def test_each_value_of_a_key_has_a_limit_of_its_own():
     assert found(story) == []
 
 
+def test_a_run_that_is_cancelled_while_it_waits_takes_no_place():
+    # Given more runs than a lowered limit allows, and one that waits
+    story = tell(DB)
+    story.begin(2)
+    story.begin(3)
+    story.run(3, "waiting", wake_at=10**9)
+    story.limit("runs", "", {"limit": 1, "paused": True})
+    # When that is cancelled, so that its clean-up can run
+    story.run(3, "running", placed=False)
+    story.run(3, "cancelling")
+    # Then nothing was granted
+    assert found(story) == []
+
+
+def test_a_place_taken_again_above_the_limit_is_found():
+    story = tell(DB)
+    story.begin(2)
+    story.run(2, "waiting", wake_at=10**9)
+    story.limit("runs", "", {"limit": 1})
+    story.run(2, "running", placed=False)
+    story.event("place", "", "held", run=2)
+    assert found(story) == ["ceilings"]
+
+
 # within a run
 
 

@@ -507,6 +507,8 @@ class Oracle:
             self.values[node.name, idx] = steps.result_of(
                 node.plan, node.call.get("name", ""), item, args
             )
+        if not self.unsure.isdisjoint(node.call["args"]):
+            self.unsure.add(node.name)
         return (
             "failed" if task.state in BAD else {"completed": "completed"}.get(task.state, "missing")
         )
@@ -563,6 +565,13 @@ class Oracle:
         self._judge_executions(node, idx, item, args, task)
         self._ended(node, idx, item, args, task)
 
+    def _may_be_old(self, node: Node, rows: list[tuple[int | None, Seen]]) -> bool:
+        """Whether a map may have been skipped before it had items in this try: its rows are of an earlier one."""
+        return all(
+            task.state == "skipped" and not task.executions and (node.name, idx) in self.before
+            for idx, task in rows
+        )
+
     def _state_of(self, task: Seen) -> str:
         return "passed" if task.state == "skipped" and PASSED in task.message else task.state
 
@@ -575,7 +584,7 @@ class Oracle:
             self.phase[node.name] = "ok" if good else "failed" if bad else "tainted"
             return
         collects = node.call["on_error"] == "collect"
-        if elements == [] and rows:
+        if rows and (elements == [] or self._may_be_old(node, rows)):
             self.unsure.add(node.name)
         if any(idx is not None for idx, _ in rows) or (elements == [] and not rows):
             self.items[node.name] = []

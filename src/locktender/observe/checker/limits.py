@@ -117,7 +117,9 @@ class RunCeiling(CeilingRule):
 
     def close(self) -> None:
         world = self.world
-        starts = [(e, r) for e, r in (*world.starts, *world.returns) if r.kind != "hold"]
+        # A waiting run that is cancelled executes without a place; if it takes one, that is a return.
+        placed = [(e, r) for e, r in world.starts if e.data.get("placed", True)]
+        starts = [(e, r) for e, r in (*placed, *world.returns) if r.kind != "hold"]
         if not starts:
             return
         limits = world.in_force.limits
