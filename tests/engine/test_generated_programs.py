@@ -105,6 +105,20 @@ SMALL: dict[str, Program] = {
         call("d", args=["c"]),
         tries=TWICE,
     ),
+    "what followed a clean-up without items goes with it": program(
+        call("a", failures=1),
+        call("b", over=[], args=["a"], run_if="failure"),
+        call("c", args=["b"]),
+        call("d", over=[1, 2], args=["c"]),
+        tries=TWICE,
+    ),
+    "a step behind a clean-up that was skipped keeps its result": program(
+        call("a", on_failure="succeeds"),
+        call("b", after=["a"]),
+        call("c", failures=1),
+        sequential=True,
+        tries=TWICE,
+    ),
     "items of a sequential map go in order, however what they follow ended": program(
         call("a", over=[1, 2, 3], how="held", failures=1),
         call("b", over="a", run_if="always", failures=1, retries=1, on_error="collect"),

@@ -186,7 +186,7 @@ class Oracle:
         for node in self.nodes:
             if node.run_if != "success" and any(name == node.name for name, _ in done):
                 undone |= {node.name} | node.data
-            elif node.run_if != "success" and self._gave_errors(node):
+            elif node.run_if != "success" and self.phase.get(node.name) in ("ok", "failed"):
                 undone.add(node.name)
         for node in self.nodes:
             if undone & (node.needs | node.data):
@@ -196,11 +196,6 @@ class Oracle:
         }
         self.kept_errors = {key for key in errors if key[0] not in undone}
         self.before = self.seen.tasks
-
-    def _gave_errors(self, node: Node) -> bool:
-        """A clean-up that handed its errors on as values: it is done again, and so is what took them."""
-        collects = node.mapped and node.call["on_error"] == "collect"
-        return collects and any(task.state in BAD for _, task in self._rows(node))
 
     def _is_collected(self, key: Key, task: Seen) -> bool:
         """A failure that was handed on as a value. One whose run was ended before its last attempt was not."""

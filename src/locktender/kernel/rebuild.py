@@ -16,14 +16,15 @@ from locktender.base import ids
 from locktender.base.changes import TaskRow
 from locktender.base.events import Change
 from locktender.base.graph import Graph, needs_of, outputs, templates
-from locktender.base.model import RUN_AGAIN, RunRow
+from locktender.base.model import RUN_AGAIN, Failure, RunRow
 from locktender.base.states import RunState, TaskState
 from locktender.kernel import render
 from locktender.kernel.entries import RunEntry, TaskEntry
-from locktender.kernel.lifecycle import Lifecycle, failure_of
+from locktender.kernel.lifecycle import UNNEEDED, Lifecycle, failure_of
 from locktender.kernel.node_state import PLAIN, SLICE, Existing
 
 _AGAIN = msgspec.json.encode(RUN_AGAIN)
+_UNNEEDED = msgspec.json.encode(Failure("condition", UNNEEDED, retryable=False))
 LEADER_CHANGED = "its leader changed"
 
 
@@ -195,24 +196,27 @@ def _with_its_worker(row: TaskRow) -> bool:
     return row.state == TaskState.ABANDONED or row.error is not None
 
 
+def _is_skipped(row: TaskRow) -> bool:
+    """Whether the last try skipped it. A row that it had no use for says nothing: its map may have been empty."""
+    return row.state == TaskState.SKIPPED and row.error != _UNNEEDED
+
+
 def _undone(graph: Graph, rows: Sequence[TaskRow]) -> AbstractSet[int]:
     """Nodes that a retry runs again although tasks of theirs completed, or gave errors as values.
 
-    A clean-up (`run_if="always"` or `"failure"`) is done once more, and so is everything that follows from it.
-    If it completed, it has removed what it was given: what made that, and all that follows, is done once more.
+    A clean-up (`run_if="always"` or `"failure"`) that was not skipped is done once more, and so is everything that
+    follows from it. If it completed, it has removed what it was given: what made that is done once more, too.
     """
     undone = {row.node for row in rows if row.error == _AGAIN}
-    ended = {(row.node, row.state) for row in rows}
+    completed = {row.node for row in rows if row.state == TaskState.COMPLETED}
+    skipped = {row.node for row in rows} - {row.node for row in rows if not _is_skipped(row)}
     for index, node in enumerate(graph.nodes):
-        if node.run_if == "success":
+        # A map without items has no rows, and was not skipped.
+        if node.run_if == "success" or index in skipped:
             continue
-        if (index, TaskState.COMPLETED) in ended:
-            undone.add(index)
+        undone.add(index)
+        if index in completed:
             undone |= {ref.node for each in templates(node) for ref in outputs(each)}
-        elif node.on_error == "collect" and not ended.isdisjoint(
-            ((index, TaskState.FAILED), (index, TaskState.TIMED_OUT))
-        ):
-            undone.add(index)
     # Nodes stand in the order of their calls: what a node needs comes before it.
     for index, node in enumerate(graph.nodes):
         if not undone.isdisjoint(needs_of(node)):

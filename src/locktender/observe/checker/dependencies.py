@@ -17,6 +17,7 @@ from locktender.observe.checker.state import (
     STANDING,
     CheckedRun,
     CheckedTask,
+    UseCount,
 )
 
 
@@ -49,22 +50,25 @@ def all_completed(run: CheckedRun, plan: NodePlan) -> bool:
     return tally.counts[COMPLETED] == tally.total and not (tally.unexpanded and not tally.total)
 
 
+def _is_skipped(tally: UseCount) -> bool:
+    return tally.counts[SKIPPED] == tally.total and not tally.unneeded
+
+
 def _undone(run: CheckedRun, graph: GraphPlan) -> frozenset[int]:
     """Nodes whose work a clean-up has undone, in one task at least: what it took, all that follows, and itself.
 
-    One that only handed on its errors undid nothing; it runs again, and so does what took them.
+    One that ran and completed nothing undid nothing: it runs again, and so does what follows from it.
     """
     undone: set[int] = set()
     for plan in graph.nodes:
         tally = run.nodes.get(plan.index)
-        if plan.node.run_if == "success" or tally is None:
+        if plan.node.run_if == "success" or (tally is not None and _is_skipped(tally)):
             continue
-        if tally.counts[COMPLETED]:
-            undone |= {plan.index, *plan.data}
+        undone.add(plan.index)
+        if tally is not None and tally.counts[COMPLETED]:
+            undone |= plan.data
             if plan.each_of is not None:
                 undone.add(plan.each_of)
-        elif plan.collects and tally.counts[FAILED]:
-            undone.add(plan.index)
     for plan in graph.nodes:
         if not undone.isdisjoint(plan.needs):
             undone.add(plan.index)

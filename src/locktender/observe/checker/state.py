@@ -192,7 +192,7 @@ ACTIVE: Final = EXECUTING | {RunState.QUEUED.value, RunState.HELD.value}
 class UseCount:
     """The tasks of one node of one run, counted by standing."""
 
-    __slots__ = ("acted_on", "counts", "in_flight", "last", "pending", "unexpanded")
+    __slots__ = ("acted_on", "counts", "in_flight", "last", "pending", "unexpanded", "unneeded")
 
     def __init__(self) -> None:
         self.counts: list[int] = [0, 0, 0, 0, 0]
@@ -202,7 +202,8 @@ class UseCount:
         self.pending: int = 0
         """Of those that are open: rows that were not decided about yet."""
         self.unexpanded: bool = False
-        """A map that was skipped before it had items."""
+        """A map that was skipped before it had items. `unneeded`: the last try had no use for its rows."""
+        self.unneeded: bool = False
         self.acted_on: int = -1
         """The generation in which a successor took its failures for final."""
 

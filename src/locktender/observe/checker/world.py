@@ -428,6 +428,7 @@ def _stand(
     if not task.unexpanded:  # it is no item: `counts` leaves it out, too
         tally.pending += pending
     new = COMPLETED if task.passed else STANDING.get(after, -1)
+    tally.unneeded = unneeded
     if old == new:
         return
     if new > OPEN:
