@@ -5,7 +5,8 @@
 
 100,000 runs are done through an engine, 10,000 are queued behind a limit, tasks wait at a pool, one run has mapped
 100,000 items. A browser that has nothing of a page yet opens it several times, after a pause, so that the server
-has nothing fresh either. *First paint* is what the browser says (first contentful paint); *CPU* is of the server
+has nothing fresh either. *First paint* is what the browser says (first contentful paint); that of `/health`, some
+words of plain text, is what the browser takes itself. *CPU* is of the server
 process from the request until the page is still, and of the database server's processes beside it. Then the queue
 grows to 1,000,000 and its pages are read by HTTP. The past is audited before: an audit that has it to read takes a
 twentieth of a core beside the leader, whatever page is open. Needs chromium.
@@ -255,6 +256,10 @@ def _told(store: str, name: str, several: list[Opened], most: float) -> Figure:
 
 
 def opened(browser: Browser, served: Served, client: Client, store: str) -> Iterator[Figure]:
+    bare = statistics.median(open_page(browser, served, "/health").paint for _ in range(ROUNDS))
+    yield Figure(
+        f"{store}: /health, first paint", bare, "ms", note="no styles, no scripts: the floor"
+    )
     for name, path in pages(client).items():
         several = [open_page(browser, served, path) for _ in range(ROUNDS)]
         yield _told(store, name, several, PAINT_MS)

@@ -13,7 +13,7 @@ from tests.support.server_harness import Answer, fetch, process, served, until
 
 from locktender import flow, step, wait_event
 from locktender.client.core import Core
-from locktender.server.api import runs_detail
+from locktender.server.api import timelines
 from locktender.testing import check_history
 
 pytest_plugins = ["locktender.testing.postgres"]
@@ -312,14 +312,14 @@ async def test_the_timeline_of_an_ended_run_is_drawn_once_until_it_is_run_again(
     lone: Asked, monkeypatch: pytest.MonkeyPatch
 ):
     drawn: list[str] = []
-    draw = runs_detail.timeline
+    draw = timelines.timeline
 
     async def counted(core: Core, run: str, part: Any = None) -> Any:
         drawn.append(run)
         return await draw(core, run, part)
 
-    monkeypatch.setattr(runs_detail, "timeline", counted)
-    monkeypatch.setattr(runs_detail, "LARGE_TIMELINE", 0)
+    monkeypatch.setattr(timelines, "timeline", counted)
+    monkeypatch.setattr(timelines, "LARGE_TIMELINE", 0)
     waits = await lone.submit("http approval")
     for _ in range(2):
         assert (await lone.get(f"/runs/{waits}/timeline")).data["goes_on"]
@@ -338,6 +338,34 @@ async def test_the_timeline_of_an_ended_run_is_drawn_once_until_it_is_run_again(
     await until(again, "the second end")
     assert (await lone.get(f"/runs/{run}/timeline")).data["since"] > first[0]["since"]
     assert len(drawn) == 4
+
+
+async def test_the_page_of_a_large_run_begins_its_timeline(
+    lone: Asked, monkeypatch: pytest.MonkeyPatch
+):
+    drawn: list[str] = []
+    draw = timelines.timeline
+
+    async def counted(core: Core, run: str, part: Any = None) -> Any:
+        drawn.append(run)
+        return await draw(core, run, part)
+
+    monkeypatch.setattr(timelines, "timeline", counted)
+    run = await lone.submit()
+    await lone.ended(run)
+    assert (await fetch(lone.port, f"/runs/{run}")).status == 200
+    assert drawn == []  # a small one is drawn when it is asked for
+    monkeypatch.setattr(timelines, "LARGE_TIMELINE", 0)
+    assert (await fetch(lone.port, f"/runs/{run}?tab=tasks")).status == 200
+    assert drawn == []  # this part of the page has none
+    waits = await lone.submit("http approval")
+    assert (await fetch(lone.port, f"/runs/{waits}")).status == 200
+    assert drawn == []  # of a run that goes on it would be old
+
+    assert (await fetch(lone.port, f"/runs/{run}")).status == 200
+    await until(lambda: drawn == [run], "the drawing")
+    assert (await lone.get(f"/runs/{run}/timeline")).data["tasks"]
+    assert drawn == [run]
 
 
 async def test_runs_are_listed_page_by_page(lone: Asked):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import pytest
 from tests.support.worlds import settle
@@ -20,16 +20,17 @@ SAMPLE, WHOLE = 6, 40
 
 
 def stored(history: list[Event]) -> list[EventRow]:
-    """The history as the store has it: a row per commit."""
+    """The history as the store has it: a row per commit, with what happened at one instant together."""
     rows: list[EventRow] = []
-    for event in history:
-        change = Change(
-            event.subject, event.task, event.before, event.after, event.token, event.data
-        )
+    for at, events in groupby(history, key=lambda event: event.at):
+        several = list(events)
+        changes = [
+            Change(each.subject, each.task, each.before, each.after, each.token, each.data)
+            for each in several
+        ]
+        first = several[0]
         rows.append(
-            EventRow(
-                event.seq, event.at, event.term, event.cycle, event.actor, event.run, pack([change])
-            )
+            EventRow(first.seq, at, first.term, first.cycle, first.actor, first.run, pack(changes))
         )
     return rows
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from heapq import nlargest
+from heapq import nlargest, nsmallest
 from typing import Final
 
 import msgspec
@@ -20,7 +20,7 @@ import msgspec
 from locktender.base.events import NOBODY, EventRow, unpack
 from locktender.base.graph import Graph, Node, needs_of
 from locktender.base.model import RunRow
-from locktender.base.states import OUTBOX_RUNS, TERMINAL_RUNS
+from locktender.base.states import ENDS, OUTBOX_RUNS, TERMINAL_RUNS
 from locktender.observe.blame import history_rows, instant_of, read_times
 from locktender.observe.holders import (
     OWN_GATES,
@@ -36,8 +36,8 @@ from locktender.observe.timeline_spans import (
     Bins,
     Kind,
     SlimHistory,
-    SlimTask,
     SpanKind,
+    TaskPhase,
     Whats,
     kind_of,
     node_name,
@@ -145,10 +145,14 @@ class _Source:
 
     start: int
     end: int
-    tasks: dict[int, SlimTask]
+    tasks: dict[int, TaskPhase]
+    """Where each stands; in a large run many stand in one."""
+    indexes: Mapping[int, int]
+    """Of items; below 0 or absent: it is none."""
     spans: Callable[[], Iterable[tuple[SpanKind, Sequence[int]]]]
     critical: Collection[int]
     """Steps on the critical path."""
+    critical_tasks: Collection[int]
 
 
 async def timeline_run(store: Store, row: RunRow, part: TimelinePart | None = None) -> Timeline:
@@ -181,10 +185,8 @@ async def _samples(store: Store, row: RunRow, rows: Sequence[EventRow]) -> Sampl
 
 def _exact(times: RunTimes) -> _Source:
     """By the rules of `blame`."""
-    tasks = {
-        each.id: SlimTask(each.node, each.index, each.state, critical=each.critical)
-        for each in times.tasks
-    }
+    tasks = {each.id: TaskPhase(each.node, each.state) for each in times.tasks}
+    critical_tasks = {each.id for each in times.tasks if each.critical}
 
     def spans() -> Iterator[tuple[SpanKind, Sequence[int]]]:
         yield from _of_the_run(times)
@@ -199,9 +201,11 @@ def _exact(times: RunTimes) -> _Source:
                 attempt += any(what in {WORK, LOST} for what, _ in span.pieces)
 
     if any(task is None and pieces for task, pieces in times.path):
-        tasks = {0: SlimTask(-1, -1, critical=True), **tasks}
+        tasks = {0: TaskPhase(-1, ""), **tasks}
+        critical_tasks.add(0)
     critical = {each.node for each in times.tasks if each.critical}
-    return _Source(times.start, times.end, tasks, spans, critical)
+    indexes = {each.id: each.index for each in times.tasks}
+    return _Source(times.start, times.end, tasks, indexes, spans, critical, critical_tasks)
 
 
 def _of_the_run(times: RunTimes) -> Iterator[tuple[SpanKind, Sequence[int]]]:
@@ -217,9 +221,9 @@ def _of_the_run(times: RunTimes) -> Iterator[tuple[SpanKind, Sequence[int]]]:
 def _slim(history: SlimHistory, graph: Graph | None) -> _Source:
     """Of a large run. Critical are the steps that ended last, one before the other."""
     ends: dict[int, int] = {}
-    for each in history.tasks.values():
-        if each.end > ends.get(each.node, 0):
-            ends[each.node] = each.end
+    for each in set(history.tasks.values()):
+        end = each.since if each.state in ENDS else max(each.since, history.end)
+        ends[each.node] = max(end, ends.get(each.node, 0))
     critical: set[int] = set()
     node = max(ends, key=lambda each: ends[each], default=None)
     while node is not None:
@@ -228,10 +232,16 @@ def _slim(history: SlimHistory, graph: Graph | None) -> _Source:
         needs = needs_of(graph.nodes[node]) if graph is not None and known else set[int]()
         before = [each for each in sorted(needs) if each in ends and each not in critical]
         node = max(before, key=lambda each: ends[each], default=None)
-    for task in history.tasks.values():
-        if task.index < 0:
-            task.critical = task.node in critical
-    return _Source(history.start, history.end, history.tasks, history.spans.items, critical)
+    alone = [task for task, index in history.indexes.items() if index < 0]
+    return _Source(
+        history.start,
+        history.end,
+        history.tasks,
+        history.indexes,
+        history.spans.items,
+        critical,
+        {task for task in alone if history.tasks[task].node in critical},
+    )
 
 
 @dataclass(slots=True)
@@ -262,11 +272,14 @@ def _drawn(source: _Source, graph: Graph | None, part: TimelinePart) -> DrawnTim
     names = [] if graph is None else [node.name for node in graph.nodes]
     if part.step:
         return _items(source, names, part)
-    counts = Counter([task.node for task in source.tasks.values()])
+    counts, states = Counter[int](), dict[int, Counter[str]]()
+    for phase, count in Counter(source.tasks.values()).items():
+        counts[phase.node] += count
+        states.setdefault(phase.node, Counter())[phase.state] += count
     many = len(source.tasks) > MAX_ROWS
     folded = {node for node, count in counts.items() if many and count > FOLD_ABOVE}
     alone = [
-        (not task.critical, number)
+        (number not in source.critical_tasks, number)
         for number, task in source.tasks.items()
         if task.node not in folded
     ]
@@ -276,31 +289,28 @@ def _drawn(source: _Source, graph: Graph | None, part: TimelinePart) -> DrawnTim
     last = source.end if part.until_us is None else min(source.end, source.start + part.until_us)
     bins = max(24, min(BINS, MAX_BINS // max(1, len(folded))))
     by_node = {node: Bins(first, last, bins) for node in sorted(folded)[: MAX_BINS // bins]}
-    whats, waited = Whats(), dict[int, int]()
+    whats, waited = Whats(), {node: dict[int, int]() for node in by_node}
     for (node, what, start, end, _), tasks in source.spans():
         number, held = whats.add(what, (end - start) * len(tasks)), by_node.get(node)
         if held is None:
             continue
         held.add(number, start, end, len(tasks))
         if what not in (WORK, HAND_OFF):
+            us, of = end - start, waited[node]
             for task in tasks:
-                waited[task] = waited.get(task, 0) + end - start
-    slowest = _slowest(source, waited, by_node)
+                of[task] = of.get(task, 0) + us
+    slowest = _slowest(waited.values())
+    slowest |= {task for task in source.critical_tasks if source.tasks[task].node in by_node}
     spans = _spans(source, shown | slowest)
     rows = [
-        _row(task, source.tasks[task], spans.get(task, []), names, whats, source.start)
-        for task in sorted(shown | slowest)
+        _row(source, task, spans.get(task, []), names, whats) for task in sorted(shown | slowest)
     ]
-    states: dict[int, dict[str, int]] = {node: {} for node in by_node}
-    for (node, state), count in Counter([(t.node, t.state) for t in source.tasks.values()]).items():
-        if node in states:
-            states[node][state] = count
     folds = [
         TimelineFold(
             node_name(node, names),
             node,
             counts[node],
-            states[node],
+            dict(states[node]),
             held.series(),
             node in source.critical,
         )
@@ -319,33 +329,29 @@ def _spans(source: _Source, only: set[int]) -> dict[int, list[SpanKind]]:
     return found
 
 
-def _slowest(source: _Source, waited: Mapping[int, int], folded: Collection[int]) -> set[int]:
-    by_node: dict[int, list[int]] = {node: [] for node in folded}
-    for task in waited:
-        by_node[source.tasks[task].node].append(task)
-    return {
-        task
-        for tasks in by_node.values()
-        for task in nlargest(SLOWEST, tasks, key=lambda task: (waited[task], -task))
-    } | {number for number, task in source.tasks.items() if task.critical and task.node in folded}
+def _slowest(waited: Iterable[Mapping[int, int]]) -> set[int]:
+    """Of each folded step: the items that waited longest. Of equal ones those that were asked for first."""
+    found: set[int] = set()
+    for of in waited:
+        least = min(nlargest(SLOWEST, of.values()), default=0)
+        longest = [(-us, task) for task, us in of.items() if us >= least]
+        found.update(task for _, task in nsmallest(SLOWEST, longest))
+    return found
 
 
 def _items(source: _Source, names: list[str], part: TimelinePart) -> DrawnTimeline:
     """Of one step, from an index on."""
     found = sorted(
-        (task.index, number)
-        for number, task in source.tasks.items()
-        if number and node_name(task.node, names) == part.step and task.index > part.after
+        (index, number)
+        for number, index in source.indexes.items()
+        if index > part.after and node_name(source.tasks[number].node, names) == part.step
     )
     page = found[:PAGE_ITEMS]
     whats = Whats()
     spans = _spans(source, {number for _, number in page})
     for span in (each for several in spans.values() for each in several):
         whats.add(span[1], span[3] - span[2])
-    rows = [
-        _row(number, source.tasks[number], spans.get(number, []), names, whats, source.start)
-        for _, number in page
-    ]
+    rows = [_row(source, number, spans.get(number, []), names, whats) for _, number in page]
     more = page[-1][0] if len(found) > len(page) else None
     return DrawnTimeline(
         source.start, source.end, source.start, source.end, len(found), whats, rows, [], 0, more
@@ -353,8 +359,9 @@ def _items(source: _Source, names: list[str], part: TimelinePart) -> DrawnTimeli
 
 
 def _row(
-    number: int, task: SlimTask, spans: list[SpanKind], names: list[str], whats: Whats, start: int
+    source: _Source, number: int, spans: list[SpanKind], names: list[str], whats: Whats
 ) -> TimelineRow:
+    task, start, index = source.tasks[number], source.start, source.indexes.get(number, -1)
     return TimelineRow(
         name=node_name(task.node, names) if number else "",
         node=task.node,
@@ -364,8 +371,8 @@ def _row(
             TimelineSpan(begin - start, end - start, whats.add(what, 0), attempt)
             for _, what, begin, end, attempt in sorted(spans, key=lambda each: each[2:4])
         ],
-        index=None if task.index < 0 else task.index,
-        critical=task.critical,
+        index=None if index < 0 else index,
+        critical=number in source.critical_tasks,
     )
 
 

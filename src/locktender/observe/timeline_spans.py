@@ -53,7 +53,7 @@ class _Data(msgspec.Struct, frozen=True, gc=False):
     node: int = -1
     index: int = -1
     not_before: int = 0
-    waits: dict[str, int] = {}
+    waits: dict[str, int] | None = None
     gate: str = ""
     lane: str | int = ""
 
@@ -71,16 +71,17 @@ _read: Callable[[bytes], list[_SlimChange]] = msgspec.json.Decoder(list[_SlimCha
 _NOTHING: Final = _Data()
 
 
-class SlimTask(msgspec.Struct, gc=False):
+class TaskPhase(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """Where tasks stand that came there alike and at one instant: they share it."""
+
     node: int
-    index: int
-    state: str = ""
+    state: str
     since: int = 0
-    end: int = 0
     attempt: int = 0
-    asked: _Data = _NOTHING
-    """Of its last request."""
-    critical: bool = False
+    not_before: int = 0
+    """Of their last request, as the lane and the gate."""
+    lane: str | int = ""
+    gate: str = ""
 
 
 @dataclass(slots=True)
@@ -89,7 +90,9 @@ class SlimHistory:
 
     start: int
     end: int
-    tasks: dict[int, SlimTask] = field(default_factory=dict[int, SlimTask])
+    tasks: dict[int, TaskPhase] = field(default_factory=dict[int, TaskPhase])
+    """Where each task stands at the end."""
+    indexes: dict[int, int] = field(default_factory=dict[int, int])
     spans: dict[SpanKind, list[int]] = field(default_factory=dict[SpanKind, list[int]])
     """Which tasks have a part of each kind; in no order."""
 
@@ -105,7 +108,8 @@ class _SlimReader:
         self._plain = {at for at, node in enumerate(nodes) if node.wait is None}
         self._now = now
         self._start = self._end = now
-        self._tasks: dict[int, SlimTask] = {}
+        self._tasks: dict[int, TaskPhase] = {}
+        self._indexes: dict[int, int] = {}
         self._found: dict[SpanKind, list[int]] = {}
         self._pauses: list[tuple[int, int]] = []
         self._paused_at: int | None = None
@@ -116,52 +120,103 @@ class _SlimReader:
         for row in self._rows:
             self._read_row(_read(row.body), row.at)
         end = self._end
-        for number, task in self._tasks.items():
-            if task.state not in ENDS and end > task.since:
-                self._add(number, task, end, None)
-                task.end = end
-        return SlimHistory(self._start, end, self._tasks, self._found)
+        for number, phase in self._tasks.items():
+            if phase.state not in ENDS and end > phase.since:
+                self._add(number, phase, end, None)
+        return SlimHistory(self._start, end, self._tasks, self._indexes, self._found)
 
     def _read_row(self, changes: list[_SlimChange], at: int) -> None:
-        """What changed at one instant. Of a large run hundreds of thousands: what is usual is done right here."""
-        tasks, found = self._tasks, self._found
+        """What changed at one instant. Of a large run hundreds of thousands of changes, nearly all alike.
+
+        So what a change does is found once for all tasks that it finds in the same phase (`moves`).
+        """
+        tasks = self._tasks
+        moves: dict[tuple[TaskPhase, str, str], tuple[list[int] | None, TaskPhase]] = {}
+        born: dict[tuple[str, int, int, str | int, str], TaskPhase] = {}
         for change in changes:
             if change.subject != "task":
                 self._other(change, at)
-                tasks, found = self._tasks, self._found
+                tasks = self._tasks
+                moves.clear()
                 continue
             after, number = change.after, change.task
-            task = tasks.get(number)
-            if task is None:
-                if after != _PENDING:
-                    asked = change.data or _NOTHING
-                    tasks[number] = SlimTask(asked.node, asked.index, after, at, at, 0, asked)
-                continue
             if after == _PENDING:
                 continue
-            state, since = task.state, task.since
-            if state == _RUNNING:
-                if at > since:
-                    what = LOST if after in _LOST else WORK
-                    found.setdefault((task.node, what, since, at, task.attempt), []).append(number)
-                task.attempt += 1
-            elif at > since:
-                if state == _SCHEDULED and after == _RUNNING:
-                    kind = (task.node, HAND_OFF, since, at, task.attempt)
-                    found.setdefault(kind, []).append(number)
-                else:
-                    self._add(number, task, at, change)
-            if after == _REQUESTED:
-                task.asked = change.data or _NOTHING
-            task.state = after
-            task.since = task.end = at
+            phase, data = tasks.get(number), change.data
+            if phase is None:
+                asked = data or _NOTHING
+                self._indexes[number] = asked.index
+                key = after, asked.node, asked.not_before, asked.lane, asked.gate
+                phase = born.get(key)
+                if phase is None:
+                    born[key] = phase = TaskPhase(
+                        asked.node, after, at, 0, asked.not_before, asked.lane, asked.gate
+                    )
+                tasks[number] = phase
+                continue
+            gate = ""
+            if phase.state == _REQUESTED:
+                waits = None if data is None else data.waits
+                if waits is None or len(waits) != 1:
+                    self._move_alone(number, phase, change, at)
+                    continue
+                [gate] = waits
+                if waits[gate] <= 0:
+                    self._move_alone(number, phase, change, at)
+                    continue
+            elif after == _REQUESTED:
+                self._move_alone(number, phase, change, at)
+                continue
+            move = moves.get((phase, after, gate))
+            if move is None:
+                if gate and not self._waits_only(phase):
+                    self._move_alone(number, phase, change, at)
+                    continue
+                move = moves[phase, after, gate] = self._move(phase, after, gate, at)
+            together, tasks[number] = move
+            if together is not None:
+                together.append(number)
+
+    def _move(
+        self, phase: TaskPhase, after: str, gate: str, at: int
+    ) -> tuple[list[int] | None, TaskPhase]:
+        """The tasks that have the part of time which ends here, if there is one, and where they stand then."""
+        attempt = phase.attempt + (phase.state == _RUNNING)
+        later = msgspec.structs.replace(phase, state=after, since=at, attempt=attempt)
+        if at <= phase.since:
+            return None, later
+        what = gate or _what(phase.state, after)
+        kind = phase.node, what, phase.since, at, phase.attempt
+        return self._found.setdefault(kind, []), later
+
+    def _waits_only(self, phase: TaskPhase) -> bool:
+        """Whether all of the time since its request is a wait at gates: of nearly all tasks."""
+        return (
+            phase.node in self._plain
+            and not phase.not_before
+            and not self._pauses
+            and self._paused_at is None
+        )
+
+    def _move_alone(self, number: int, phase: TaskPhase, change: _SlimChange, at: int) -> None:
+        if at > phase.since:
+            self._add(number, phase, at, change)
+        attempt, data = phase.attempt + (phase.state == _RUNNING), change.data or _NOTHING
+        if change.after == _REQUESTED:
+            self._tasks[number] = TaskPhase(
+                phase.node, change.after, at, attempt, data.not_before, data.lane, data.gate
+            )
+        else:
+            self._tasks[number] = msgspec.structs.replace(
+                phase, state=change.after, since=at, attempt=attempt
+            )
 
     def _other(self, change: _SlimChange, at: int) -> None:
         """A change of the run itself, a pause, or a gate that its tasks wait at."""
         if change.subject == "run":
             if change.after == RunState.QUEUED and change.before in _AGAIN:
                 self._start, self._end = at, self._now
-                self._tasks, self._found, self._pauses = {}, {}, []
+                self._tasks, self._indexes, self._found, self._pauses = {}, {}, {}, []
             elif change.after in TERMINAL_RUNS:
                 self._end = at
         elif change.subject == "pause":
@@ -176,43 +231,25 @@ class _SlimReader:
             self._pauses.append((self._paused_at, at))
             self._paused_at = None
 
-    def _add(self, number: int, task: SlimTask, end: int, follows: _SlimChange | None) -> None:
+    def _add(self, number: int, phase: TaskPhase, end: int, follows: _SlimChange | None) -> None:
         """What the time since its last change went into."""
-        state = task.state
-        if state == _REQUESTED:
-            self._waited(number, task, end, follows)
+        if phase.state == _REQUESTED:
+            self._waited(number, phase, end, follows)
             return
-        what = HAND_OFF
-        if state == _RUNNING:
-            what = LOST if follows is not None and follows.after in _LOST else WORK
-        elif state == _SCHEDULED and follows is not None and follows.after != _RUNNING:
-            what = OFFER
-        self._found.setdefault((task.node, what, task.since, end, task.attempt), []).append(number)
+        what = _what(phase.state, None if follows is None else follows.after)
+        kind = phase.node, what, phase.since, end, phase.attempt
+        self._found.setdefault(kind, []).append(number)
 
-    def _waited(self, number: int, task: SlimTask, end: int, follows: _SlimChange | None) -> None:
-        start, attempt, found = task.since, task.attempt, self._found
-        of = task.node
-        if (
-            follows is not None
-            and follows.data is not None
-            and len(follows.data.waits) == 1
-            and task.node in self._plain
-            and not task.asked.not_before
-            and not self._pauses
-            and self._paused_at is None
-        ):
-            # Nearly all: one gate, and nothing else.
-            [(what, us)] = follows.data.waits.items()
-            if us > 0:
-                found.setdefault((of, what, start, end, attempt), []).append(number)
-                return
-        node = self._nodes[task.node] if 0 <= task.node < len(self._nodes) else None
+    def _waited(self, number: int, phase: TaskPhase, end: int, follows: _SlimChange | None) -> None:
+        start, attempt, found = phase.since, phase.attempt, self._found
+        of = phase.node
+        node = self._nodes[of] if 0 <= of < len(self._nodes) else None
         if node is not None and node.wait is not None:
             what = "time" if node.event is None else f"event:{node.event.name}"
             found.setdefault((of, what, start, end, attempt), []).append(number)
             return
-        if task.asked.not_before > start:
-            until = min(end, task.asked.not_before)
+        if phase.not_before > start:
+            until = min(end, phase.not_before)
             found.setdefault((of, BACK_OFF, start, until, attempt), []).append(number)
             start = until
         if self._pauses or self._paused_at is not None:
@@ -226,16 +263,23 @@ class _SlimReader:
                     start += paused
         first = ""
         if follows is not None and follows.data is not None:
-            for what, us in follows.data.waits.items():
+            for what, us in (follows.data.waits or {}).items():
                 part = min(us, end - start)
                 if part > 0:
                     first = first or what
                     found.setdefault((of, what, start, start + part, attempt), []).append(number)
                     start += part
         if end > start:
-            lane = self._lanes.get(task.asked.lane, "") if follows is None else ""
-            what = first or lane or task.asked.gate or HAND_OFF
+            lane = self._lanes.get(phase.lane, "") if follows is None else ""
+            what = first or lane or phase.gate or HAND_OFF
             found.setdefault((of, what, start, end, attempt), []).append(number)
+
+
+def _what(state: str, after: str | None) -> str:
+    """What time in a state went into that is not *requested*; `after`: what followed."""
+    if state == _RUNNING:
+        return LOST if after in _LOST else WORK
+    return OFFER if state == _SCHEDULED and after not in (None, _RUNNING) else HAND_OFF
 
 
 class Bins:

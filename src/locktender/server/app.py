@@ -41,6 +41,7 @@ from locktender.server.api.streams import Followers
 from locktender.server.api.submitting import SubmitGroups
 from locktender.server.api.table import PREFIX, TABLE
 from locktender.server.api.tenancy import check_tenant, public_health
+from locktender.server.api.timelines import Timelines
 from locktender.server.api.token_access import Identified, TokenAccess
 from locktender.server.options import Forwarded, HttpOptions
 from locktender.server.state import STORE_SECONDS, DemandAnswers, Fresh, Health, HealthAnswers
@@ -166,6 +167,7 @@ class App:
         self._groups = SubmitGroups(core)
         self._followers = Followers(core)
         self._readings = SharedReadings(core)
+        self._timelines = Timelines()
         page: Callable[[Request], Response] | None = None
         endpoints: dict[str, dict[str, Endpoint]] = {
             "/health": {"GET": guarded(self.health)},
@@ -174,7 +176,13 @@ class App:
         }
         if api:
             made = Api(
-                core, self._access, self._groups, self._followers, self._health, self._demand
+                core,
+                self._access,
+                self._groups,
+                self._followers,
+                self._health,
+                self._demand,
+                self._timelines,
             )
             for route in TABLE:
                 found = endpoints.setdefault(f"{PREFIX}{route.path}", {})
@@ -206,6 +214,7 @@ class App:
     async def close(self) -> None:
         await self._groups.close()
         await self._readings.close()
+        await self._timelines.close()
         await self._access.close()
         for each in (self._health, self._demand, self._metrics, self._held_up, self._open_runs):
             await each.close()

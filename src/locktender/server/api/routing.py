@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -19,7 +18,6 @@ from locktender.client.core import Core
 from locktender.client.run import AsyncRun
 from locktender.client.runs_async import ID_LENGTH
 from locktender.client.views import RunInfo
-from locktender.observe.timeline import Timeline
 from locktender.server.api.answers import StateConflict, answer, guarded
 from locktender.server.api.bodies import NoQuery
 from locktender.server.api.principal import Access, Principal, Scope, who_asks
@@ -33,6 +31,7 @@ from locktender.server.api.tenancy import (
     show_own_key,
     without_names,
 )
+from locktender.server.api.timelines import Timelines
 from locktender.server.state import DemandAnswers, HealthAnswers
 
 T = TypeVar("T")
@@ -59,8 +58,7 @@ class Api:
     followers: Followers
     health: HealthAnswers
     demand: DemandAnswers
-    timelines: OrderedDict[object, Timeline] = field(default_factory=OrderedDict[object, Timeline])
-    """Of large runs that have ended, the last that were asked for."""
+    timelines: Timelines
 
     @property
     def most_bytes(self) -> int:

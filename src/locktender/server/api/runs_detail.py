@@ -21,8 +21,8 @@ from locktender.base.errors import (
 from locktender.base.ids import run_of
 from locktender.base.states import TERMINAL_RUNS
 from locktender.client.results import ReturnedBy, raw_value
-from locktender.client.run_details import LogCounts, attempt_logs, log_counts, run_id_of, timeline
-from locktender.client.views import EventInfo, GraphInfo, LogInfo, RunInfo, TaskInfo
+from locktender.client.run_details import LogCounts, attempt_logs, log_counts, run_id_of
+from locktender.client.views import EventInfo, GraphInfo, LogInfo, TaskInfo
 from locktender.observe.blame import Blame
 from locktender.observe.timeline import Timeline, TimelinePart
 from locktender.observe.why import Why
@@ -213,30 +213,12 @@ async def get_blame(call: ApiCall) -> Reply:
     return Reply(BlameAnswer(blame, blame.text()))
 
 
-LARGE_TIMELINE, TIMELINES_KEPT = 2_000, 16
-"""Tasks of a run whose timeline is kept, and how many are: some 10 kB each."""
-
-
-async def _timeline(call: ApiCall, info: RunInfo, part: TimelinePart) -> Timeline:
-    """Of a large run that has ended the last ones are kept: it changes only when it is run again."""
-    kept, key = call.api.timelines, (info.id, info.generation, info.ended_at, part)
-    if key in kept:
-        kept.move_to_end(key)
-        return kept[key]
-    drawn = await timeline(call.core, info.id, part)
-    if info.state in TERMINAL_RUNS and not drawn.goes_on and drawn.tasks >= LARGE_TIMELINE:
-        kept[key] = drawn
-        while len(kept) > TIMELINES_KEPT:
-            kept.popitem(last=False)
-    return drawn
-
-
 async def get_timeline(call: ApiCall) -> Reply:
     query: TimelineQuery = call.query
     _, info = await call.run()
     until = None if query.until_us is UNSET else query.until_us
     part = TimelinePart(query.from_us, until, query.step, query.after)
-    return Reply(await hide_timeline(call, await _timeline(call, info, part)))
+    return Reply(await hide_timeline(call, await call.api.timelines.of(call.core, info, part)))
 
 
 async def get_why(call: ApiCall) -> Reply:

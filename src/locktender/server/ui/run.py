@@ -162,7 +162,10 @@ async def show_run(view: View) -> Response:
         "done": _done(tasks),
         "many": sum(tasks.counts.values()) > MANY_TASKS,
     }
-    return await view.page("run.html", status=200, **values)
+    answer = await view.page("run.html", status=200, **values)
+    if tab == "" and not view.fragment:
+        view.api.timelines.begin(view.core, info, sum(tasks.counts.values()))
+    return answer
 
 
 @dataclass(frozen=True, slots=True)
