@@ -5,6 +5,7 @@ The set of modules is bounded here, not the time: that depends on the machine.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -39,7 +40,13 @@ def loaded(*arguments: str) -> set[str]:
     """The modules that a command line loads."""
     script = _LOADED.format(arguments=list(arguments))
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        [sys.executable, "-c", script],
+        # Lines that do not fit are folded by rich: no terminal of the caller's may decide about that.
+        env={**os.environ, "COLUMNS": "120"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return set(done.stderr.splitlines()[-1].split())
 
