@@ -282,17 +282,19 @@ class Core:
         more: MoreWorkers | None = None,
         ends_itself: bool = False,
         waits: bool = False,
+        creates: bool = True,
+        brief: bool = False,
     ) -> Core:
         """A store that is open and, if asked for, an engine that has its lease.
 
         `more` is closed with it; the caller closes `overflow`. `ends_itself`: as `Engine` has it.
-        `waits`: tries for ever while the store cannot be reached.
+        `waits`: tries for ever while the store cannot be reached. `creates` and `brief`: as `Store.open` has them.
         """
         if more is not None:
             overflow = more.overflow
         store = store_for(settings)
         await retry_while_away(
-            lambda: store.open(migrates=engine),
+            lambda: store.open(migrates=engine, creates=creates, brief=brief),
             "opening the store",
             lambda error: waits and isinstance(error, StoreUnreachable | StoreBusy),
             first_pause_seconds=FIRST_OPEN_PAUSE_SECONDS,

@@ -271,6 +271,8 @@ class Listener:
         self._ended = _EndedRuns()
         self._changes = _Changes()
         self._task: asyncio.Task[None] | None = None
+        self._begun = self._late = False
+        """Late: when something was waited for already."""
         self._ready = asyncio.Event()
         self._needs_all = False
         """A store of this process wants to know of every commit."""
@@ -281,9 +283,18 @@ class Listener:
         """Notifications of every commit reach this process now."""
 
     async def start(self) -> None:
-        """Begins to listen; returns when it does, or when it cannot yet."""
-        if self._task is not None:
+        """Begins to listen; returns when it does, or when it cannot yet. Else the first wait begins it."""
+        if not self._begin():
             return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2.0):
+                await self._ready.wait()
+
+    def _begin(self) -> bool:
+        """False: it has begun already, or cannot."""
+        if self._begun:
+            return False
+        self._begun = True
         if not self._options.listens:
             if self._options.listen != "off":
                 log.warning(
@@ -291,13 +302,11 @@ class Listener:
                     " Name the server itself in the url: &listen=host:port; or say &listen=off.",
                     self._options.shown,
                 )
-            return
+            return False
         self._task = asyncio.get_running_loop().create_task(
             self._keep(), name="locktender-listener"
         )
-        with suppress(TimeoutError):
-            async with asyncio.timeout(2.0):
-                await self._ready.wait()
+        return True
 
     async def stop(self) -> None:
         task, self._task = self._task, None
@@ -361,6 +370,8 @@ class Listener:
 
     def _needed(self, *, for_ends: bool) -> None:
         """A process that has waited for ends alone so far is not woken for anything else."""
+        if not self._begun:
+            self._late = self._begin()
         self._needs_all = self._needs_all or not for_ends
         if self._listens_to_all != self._needs_all:
             self._listens_to_all = self._needs_all
@@ -390,6 +401,7 @@ class Listener:
                 await conn.add_listener(self._options.channel, self._receive)
             if self._ready.is_set():
                 self.replaced += 1
+            if self._ready.is_set() or self._late:
                 # Notifications sent meanwhile are lost: wake all waiters.
                 self.notice()
             self.connected = self._listens_to_all
