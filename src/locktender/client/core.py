@@ -26,12 +26,7 @@ import msgspec
 from locktender.base.background import end_tasks
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.config import Settings
-from locktender.base.errors import (
-    LocktenderError,
-    NotFound,
-    StoreBusy,
-    StoreUnreachable,
-)
+from locktender.base.errors import LocktenderError, NotFound, StoreBusy, StoreUnreachable
 from locktender.base.limits import Limits
 from locktender.base.model import RunRow
 from locktender.base.states import TERMINAL_RUNS, RunState
@@ -287,8 +282,8 @@ class Core:
     ) -> Core:
         """A store that is open and, if asked for, an engine that has its lease.
 
-        `more` is closed with it; the caller closes `overflow`. `ends_itself`: as `Engine` has it.
-        `waits`: tries for ever while the store cannot be reached. `creates` and `brief`: as `Store.open` has them.
+        `more` is closed with it; the caller closes `overflow`. `ends_itself`: as `Engine` has it; `creates` and
+        `brief`: as `Store.open` does. `waits`: tries for ever while the store cannot be reached.
         """
         if more is not None:
             overflow = more.overflow

@@ -345,6 +345,11 @@ class PostgresStore(
     async def graph(self, digest: str) -> bytes:
         return await self._read(lambda tx: reads.graph(tx, digest))
 
+    async def identity(self) -> str:
+        """Of `blobs_elsewhere.RowStore`."""
+        row = await self._look(lambda tx: tx.one("store_identity"))
+        return str(row[0]) if row else ""
+
     # -- reads: the others are in reading.py
 
     async def stale_writes(self) -> int:

@@ -204,6 +204,10 @@ class SqliteStore(
     async def _look(self, verb: Callable[[SqliteSession], T]) -> T:
         return await self._opened.look.call(verb)
 
+    async def identity(self) -> str:
+        """Of `blobs_elsewhere.RowStore`."""
+        return f"sqlite {os.uname().nodename} {self.path}"
+
     # -- clients
 
     async def submit(self, submit: Submit) -> list[Submitted]:
