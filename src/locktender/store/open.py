@@ -65,7 +65,8 @@ def store_for(settings: Settings) -> Store:
     from locktender.store.blob_url import BlobPlace  # noqa: PLC0415
     from locktender.store.blobs_elsewhere import BlobsElsewhere  # noqa: PLC0415
 
-    store: Any = type(f"{kind.__name__}BlobsElsewhere", (BlobsElsewhere, kind), {})(settings.url)
+    made: Any = type(f"{kind.__name__}BlobsElsewhere", (BlobsElsewhere, kind), {})
+    store = made(settings.url)
     store.blob_place = BlobPlace(settings.blob_url)
     stored_files.use(settings.blob_url)
     return store
