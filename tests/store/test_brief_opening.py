@@ -45,7 +45,8 @@ async def test_who_begins_to_wait_late_is_told_of_what_comes(postgres_url: str) 
     await other.open()
     mark = await brief.wait(0, since=-1)
     # It listens from the first wait on: what was committed until then counts as news.
-    mark = await brief.wait(60 * SECOND, since=mark)
+    seen, mark = mark, await brief.wait(60 * SECOND, since=mark)
+    assert mark > seen
     assert brief.listens
     await submitted(other)
     assert await brief.wait(60 * SECOND, since=mark) > mark
