@@ -50,7 +50,9 @@ class PostgresConnections:
     ) -> None:
         """`shared`: one connection does it all."""
         self.work: Connection = make()
-        self.lead, self.write, self.look = (self.work if shared else make() for _ in range(3))
+        self.lead: Connection = self.work if shared else make()
+        self.write: Connection = self.work if shared else make()
+        self.look: Connection = self.work if shared else make()
         self.batcher: SubmitBatcher = SubmitBatcher(self.write, clock)
         self.listener: Listener = listener
         self.pid: int = os.getpid()
