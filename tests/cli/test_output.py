@@ -22,6 +22,8 @@ TEXTS = [
     "Größe [cyan]été[/]",
     "ends with \\",
     ":smile: is no picture",
+    "[bold]over\nthe end[/] of a line",
+    "[red]a\n\n[dim]b\nc[/] d[/]\n",
 ]
 
 

@@ -11,8 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.cli_harness import PROGRAM
 
 from locktender import embedded, flow, step
+from locktender.observe import live
+from locktender.testing import eventually
+
+pytest_plugins = ["locktender.testing.postgres"]
 
 RUN = "RUN"
 LIGHT = ("locktender.base", "locktender.cli")
@@ -112,3 +117,51 @@ def test_a_command_that_reads_a_store_loads_no_engine(
     assert len(of(modules, "locktender.cli")) <= 12
     assert len(of(modules, "locktender")) <= (124 if RULES[0] in unused else 192)
     assert len(modules) <= (375 if RULES[0] in unused else 500)
+
+
+@step(pool="shut")
+async def waits(_: int) -> None: ...
+
+
+@flow
+def waiting() -> None:
+    waits.map(range(live.MIN_TASKS))
+
+
+def test_why_that_a_leader_answers_does_without_the_rules(postgres_url: str):
+    with embedded(postgres_url, pools={"shut": 1}, grace="0s") as client:
+        client.pools.pause("shut")
+        run = client.submit(waiting)
+        eventually(lambda: sum(each.count for each in run.why().waiting) == live.MIN_TASKS, "120s")
+
+        modules = loaded("why", run.id, "--url", postgres_url)
+
+        assert of(modules, *ENGINE, *PRINTING, *RULES[:2]) == []
+        others = ("locktender.store.sqlite", "sqlite3", "locktender.store.postgres.place")
+        assert of(modules, *others) == [], "of the other kind of store, and of copies"
+        run.cancel()
+
+
+@pytest.mark.parametrize(
+    ("how", "columns"),
+    [([], "400"), ([], "40"), (["--json"], "80")],
+    ids=["text", "printed by rich", "json"],
+)
+def test_a_reader_that_is_gone_ends_a_command_with_141(
+    how: list[str], columns: str, tmp_path: Path
+):
+    url = tmp_path / "locktender.db"
+    with embedded(url) as client:
+        client.submit(answered).result("60s")
+    command = subprocess.Popen(
+        [*PROGRAM, "runs", "list", *how, "--url", str(url)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "COLUMNS": columns},
+    )
+    assert command.stdout is not None
+    command.stdout.close()
+
+    _, said = command.communicate(timeout=60)
+
+    assert (command.returncode, said) == (141, b"")

@@ -24,8 +24,9 @@ from locktender.cli.run_view import view_of
 from locktender.kernel.reasons import Holder, Reason
 from locktender.kernel.scheduler import Scheduler
 from locktender.observe.rebuilt import queue_in_order
-from locktender.observe.waits import OfferedStep, WaitingStep
-from locktender.observe.why import Why, explain_run, note_of
+from locktender.observe.waiting_steps import OfferedStep, WaitingStep
+from locktender.observe.why import Why, explain_run
+from locktender.observe.why_executing import note_of
 from locktender.observe.why_queued import MAX_PLACED, queued_why, queued_whys, whys_of
 from locktender.store.protocol import QueueView, RunFilter
 from locktender.store.sqlite.store import SqliteStore

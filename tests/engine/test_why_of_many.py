@@ -10,7 +10,7 @@ from tests.steps import client_flows as flows
 
 from locktender import Client, connect, embedded, flow, step
 from locktender.leader.questions import Questions
-from locktender.observe import live, why
+from locktender.observe import live, why_executing
 from locktender.observe.why import Why
 from locktender.testing import eventually
 
@@ -49,7 +49,7 @@ def test_h1_the_leader_answers_here_and_elsewhere_as_the_rows_do(
     url: Path, monkeypatch: pytest.MonkeyPatch
 ):
     asked = list[str]()
-    answered, stored = Questions.ask, why.answer_for
+    answered, stored = Questions.ask, why_executing.answer_for
 
     def ask(self: Questions, question: live.Question[Why]) -> object:
         asked.append("here")

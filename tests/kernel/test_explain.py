@@ -20,11 +20,12 @@ from tests.support.worlds import (
 from locktender.base.graph import Graph, RetryPolicy
 from locktender.base.limits import Fair, Limits, PoolRule, Rate, TagRule
 from locktender.base.model import Failure
+from locktender.kernel.deadlines import Until
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.explain import Reason, Typical, explain_task
 from locktender.kernel.explain_runs import explain_queued, waiting_nodes
 from locktender.kernel.scheduler import Scheduler
-from locktender.kernel.timeouts import Until, patience
+from locktender.kernel.timeouts import patience
 
 NOW = 10**15
 BOOM = msgspec.json.encode(Failure("Boom", "as planned"))

@@ -15,7 +15,7 @@ from locktender.base.limits import PoolRule
 from locktender.kernel import estimates
 from locktender.kernel.reasons import Typical
 from locktender.kernel.scheduler import Scheduler
-from locktender.observe.why import MAX_GROUPS_SHOWN, run_why, task_why
+from locktender.observe.why_executing import MAX_GROUPS_SHOWN, run_why, task_why
 
 
 def lead_of(count: int, *, fair: bool) -> Scheduler:

@@ -10,7 +10,7 @@ from locktender.base.limits import Limits, PoolRule
 from locktender.kernel.estimates import LAST
 from locktender.kernel.reasons import Typical
 from locktender.kernel.scheduler import Scheduler
-from locktender.observe.why import run_why, task_why
+from locktender.observe.why_executing import run_why, task_why
 
 NOW = 10**15
 LASTS = {"hold": 100, "short": 10, "middle": 10, "long": 1_000, "last": 10}

@@ -5,6 +5,9 @@ from __future__ import annotations
 from locktender.base.clock import SECOND
 from locktender.base.durations import spoken
 
+WORKER_GATE = "worker"
+"""The gate of free permits."""
+
 
 def counted(count: int, noun: str) -> str:
     """`1 worker`, `3 workers`."""

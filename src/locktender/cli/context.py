@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -34,6 +33,10 @@ PANEL = "Everywhere"
 COMPLETE = "_LOCKTENDER_COMPLETE"
 """What a shell sets to ask for completions."""
 WATCH_SECONDS = 1.0
+
+
+class ReaderGone(Exception):
+    """Nobody reads the output any more (`| head`). Of a broken pipe itself typer makes exit code 1."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +64,7 @@ class Context:
         """A client of the store. Reading makes no store: an empty answer would hide a wrong path."""
         from locktender.client.client import Client
 
-        settings = self.settings()
-        if not create:
-            check_exists(settings.url)
-        return Client(settings, engine=False)
+        return Client(self.settings(), engine=False, creates=create, brief=True)
 
     def read(self) -> StoreReader:
         """The store itself, for what no method of the client reads."""
@@ -74,7 +74,6 @@ class Context:
         settings = self.settings()
         if is_server(settings.url):
             raise needs_database("this command", settings.shown_url)
-        check_exists(settings.url)
         return StoreReader(settings)
 
     def data(self, value: object) -> None:
@@ -100,31 +99,6 @@ class Context:
             self.data(value)
         else:
             self.say(text)
-
-
-def check_exists(url: str) -> None:
-    """Refuses a store that does not exist yet, without making it."""
-    import asyncio
-
-    from locktender.base.errors import NotFound
-
-    scheme, separator, _ = url.partition("://")
-    if not separator:
-        # Without loading what opens a store: it would take longer than the answer.
-        if Path(url).exists():
-            return
-    elif scheme not in {"postgresql", "postgres"}:
-        return  # opening it reports the error
-    from locktender.store.open import place_for
-
-    place = place_for(url)
-    if not asyncio.run(place.exists()):
-        raise NotFound(
-            f"there is no store at {place.where} yet.",
-            field="url",
-            got=place.where,
-            hint="locktender run FILE.py:flow makes one; --url names another.",
-        )
 
 
 def start_logging(shell: Context, level: str = "warning") -> None:
@@ -304,6 +278,8 @@ def command(
                 while watched:
                     _wait_and_clear(shell)
                     code = fn(shell, **given)
+            except BrokenPipeError as error:
+                raise ReaderGone from error
             except InvalidFlow:
                 raise  # about code
             except LocktenderError as error:

@@ -32,7 +32,6 @@ def copy(
     import asyncio
 
     from locktender.base.errors import InvalidInput
-    from locktender.cli.context import check_exists
     from locktender.store.copying import Copied, check_source
     from locktender.store.copying import copy as copy_store
     from locktender.store.open import place_for
@@ -43,7 +42,7 @@ def copy(
             field="to",
             hint="A copy goes into a new file, or into a schema of its own: ?schema=NAME in the url.",
         )
-    check_exists(source)
+    asyncio.run(_check_exists(source))
     reported: dict[str, int] = {}
 
     def progress(table: str, done: int) -> None:
@@ -136,6 +135,18 @@ def backup(
         )
     _say_checked(shell, violations)
     return 1 if violations else 0
+
+
+async def _check_exists(url: str) -> None:
+    """Refuses a store that does not exist yet, without making it."""
+    from locktender.store.migrate import no_store
+    from locktender.store.open import is_server, place_for
+
+    if is_server(url):
+        return  # opening it reports the error
+    place = place_for(url)
+    if not await place.exists():
+        raise no_store(place.where)
 
 
 def _same(source: str, target: str) -> bool:

@@ -12,7 +12,7 @@ import typer
 
 from locktender.base import tracebacks
 from locktender.base.errors import LocktenderError
-from locktender.cli.context import COMPLETE, Context, Debug, Json, Url
+from locktender.cli.context import COMPLETE, Context, Debug, Json, ReaderGone, Url
 from locktender.cli.errors import BAD, INTERRUPTED, OK, USAGE, Internal, Usage, exit_code, show
 
 app: typer.Typer = typer.Typer(
@@ -137,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (typer.Abort, KeyboardInterrupt):
         shell.note("interrupted")
         return INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, ReaderGone):
         # The reader has gone (`| head`): nothing can be written, at exit neither.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141

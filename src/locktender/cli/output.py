@@ -78,6 +78,9 @@ def plain_console(**options: Any) -> Console:
     from rich.segment import Segment
 
     class PlainConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise  # noqa: PLE0704 — the broken pipe, of which rich would make exit code 1
+
         def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
             for segment in super().render(renderable, options):
                 text, style, control = segment
@@ -109,7 +112,7 @@ class Printer:
         lines: Iterable[str] | None = None
         if self._simple and not more and "console" not in self.__dict__:
             if isinstance(what, str):
-                lines = what.split("\n") if soft_wrap else None
+                lines = [what] if soft_wrap else None
             elif hasattr(what, "lines"):
                 lines = what.lines()
         written = None if lines is None else [self._written(each) for each in lines]
@@ -128,9 +131,12 @@ class Printer:
             words = [word for style in styles for word in style.split()]
             if any(word not in _CODES for word in words):
                 return None
-            readable = without_controls(text).expandtabs()
             codes = ";".join(sorted({_CODES[word] for word in words}, key=int))
-            found += f"\x1b[{codes}m{readable}\x1b[0m" if codes and coloured else readable
+            # A style goes on over the end of a line, and is written anew in each.
+            for number, line in enumerate(text.split("\n")):
+                readable = without_controls(line).expandtabs()
+                styled = f"\x1b[{codes}m{readable}\x1b[0m" if codes and coloured else readable
+                found += ("\n" if number else "") + (styled if readable else "")
         return found
 
     def __getattr__(self, name: str) -> Any:

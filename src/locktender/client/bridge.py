@@ -141,9 +141,11 @@ class StoreReader:
     """Reads a store past the client's methods, from sync code: one loop and one connection of its own."""
 
     def __init__(self, settings: Settings) -> None:
+        """Raises `NotFound` where there is no store yet."""
         self._bridge = Bridge()
         try:
-            self.core: Core = self._bridge.call(Core.open(settings, engine=False))
+            opening = Core.open(settings, engine=False, creates=False, brief=True)
+            self.core: Core = self._bridge.call(opening)
         except BaseException:
             self._bridge.stop()
             raise

@@ -61,15 +61,26 @@ class Client(SyncSubmitting):
         engine: bool,
         more: MoreWorkers | None = None,
         access: ServerAccess | None = None,
+        creates: bool = True,
+        brief: bool = False,
     ) -> None:
-        """`more`: workers that its engine may ask for; they are closed with it. `access`: to a server."""
+        """`more`: workers that its engine may ask for; they are closed with it. `access`: to a server.
+
+        `creates` and `brief`: as `Store.open` has them.
+        """
         self._bridge = Bridge()
         self._closing = threading.Lock()
         try:
-            guard = self._bridge.guard
-            self._client, self._core = self._bridge.call(
-                opened(settings, engine=engine, guard=guard, more=more, access=access)
+            opening = opened(
+                settings,
+                engine=engine,
+                guard=self._bridge.guard,
+                more=more,
+                access=access,
+                creates=creates,
+                brief=brief,
             )
+            self._client, self._core = self._bridge.call(opening)
         except BaseException:
             self._bridge.stop()
             raise

@@ -330,6 +330,8 @@ async def opened(
     guard: ClientGuard | None = None,
     more: MoreWorkers | None = None,
     access: ServerAccess | None = None,
+    creates: bool = True,
+    brief: bool = False,
 ) -> tuple[AsyncClient, Core]:
     """A client of the store that `settings.url` names, with an engine if asked for, or of a server."""
     if not is_server(settings.url):
@@ -339,7 +341,9 @@ async def opened(
                 field="token" if access.token is not None else "ca",
                 hint="Give the address of a server, https://…, or leave it out.",
             )
-        core = await Core.open(settings, engine=engine, guard=guard, more=more)
+        core = await Core.open(
+            settings, engine=engine, guard=guard, more=more, creates=creates, brief=brief
+        )
         return AsyncClient(core), core
     if engine:
         raise needs_database("an engine", settings.shown_url)

@@ -26,12 +26,7 @@ import msgspec
 from locktender.base.background import end_tasks
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.config import Settings
-from locktender.base.errors import (
-    LocktenderError,
-    NotFound,
-    StoreBusy,
-    StoreUnreachable,
-)
+from locktender.base.errors import LocktenderError, NotFound, StoreBusy, StoreUnreachable
 from locktender.base.limits import Limits
 from locktender.base.model import RunRow
 from locktender.base.states import TERMINAL_RUNS, RunState
@@ -282,17 +277,19 @@ class Core:
         more: MoreWorkers | None = None,
         ends_itself: bool = False,
         waits: bool = False,
+        creates: bool = True,
+        brief: bool = False,
     ) -> Core:
         """A store that is open and, if asked for, an engine that has its lease.
 
-        `more` is closed with it; the caller closes `overflow`. `ends_itself`: as `Engine` has it.
-        `waits`: tries for ever while the store cannot be reached.
+        `more` is closed with it; the caller closes `overflow`. `ends_itself`: as `Engine` has it; `creates` and
+        `brief`: as `Store.open` does. `waits`: tries for ever while the store cannot be reached.
         """
         if more is not None:
             overflow = more.overflow
         store = store_for(settings)
         await retry_while_away(
-            lambda: store.open(migrates=engine),
+            lambda: store.open(migrates=engine, creates=creates, brief=brief),
             "opening the store",
             lambda error: waits and isinstance(error, StoreUnreachable | StoreBusy),
             first_pause_seconds=FIRST_OPEN_PAUSE_SECONDS,

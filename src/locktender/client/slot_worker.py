@@ -16,7 +16,8 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from locktender.base.background import end_tasks, repeat_forever, start_task
 from locktender.base.changes import End
@@ -38,13 +39,12 @@ MARGIN_PART = 10
 RETRY_SECONDS = 0.1
 
 
-@dataclass(slots=True)
-class Hold:
+class Hold(msgspec.Struct):
     """Slots that are ours, or were: `lost` says why they are not any more."""
 
     task: int
     token: int
-    on_lost: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+    on_lost: list[Callable[[], None]] = msgspec.field(default_factory=list[Callable[[], None]])
     lost: str | None = None
     stopped: bool = False
     """Cancelled by the leader: it still counts as ours until it is finished."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
-
 from locktender.base.durations import spoken
 from locktender.base.ids import run_of
 from locktender.base.model import Failure, RunRow, WorkerRow
 from locktender.base.states import RunState, TaskState
 from locktender.base.text import counted
+from locktender.kernel.deadlines import DISPATCH_DEADLINE_US, Until
 from locktender.kernel.demand import (
     Demand,
     WaitingTasks,
@@ -25,7 +24,7 @@ from locktender.kernel.gates.worker import Requirement, WorkerGate
 from locktender.kernel.lifecycle import Lifecycle
 from locktender.kernel.pauses import Pauses
 from locktender.kernel.placement import HOLD, MAX_PAUSE_US
-from locktender.kernel.timers import DISPATCH_DEADLINE_US, Kind
+from locktender.kernel.timers import Kind
 from locktender.kernel.waiting_runs import end_sleep
 
 DISPATCH_RECHECK_US = 1_000_000
@@ -348,31 +347,6 @@ def _count(
 
 UNKNOWN_US = 0
 """Stands for the dispatch deadline where only the leader knows that setting."""
-
-
-class Until(msgspec.Struct, frozen=True):
-    """When a waiter ends without having started, and as what."""
-
-    kind: str
-    """`queue_timeout`, `capacity` (the dispatch deadline, or as `default_capacity` the default one), or
-    `deadline` of the whole run."""
-    at: int
-
-    def text(self, now: int) -> str:
-        left = spoken(max(0, self.at - now))
-        match self.kind:
-            case "capacity":
-                return f"fails with capacity in {left} unless a worker takes it"
-            case "default_capacity":
-                return (
-                    f"fails with capacity in {left} unless a worker takes it, if the leader has the default"
-                    f" dispatch_deadline ({spoken(DISPATCH_DEADLINE_US)}); a step, flow or"
-                    " submission can have its own"
-                )
-            case "deadline":
-                return f"ends timed_out in {left} unless it has ended by then"
-            case _:
-                return f"fails with {self.kind} in {left} unless it has started"
 
 
 def patience(lifecycle: Lifecycle, entry: TaskEntry) -> list[Until]:

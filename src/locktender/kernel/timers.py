@@ -12,6 +12,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final, Literal
 
 from locktender.base.graph import RetryPolicy
+from locktender.kernel.deadlines import DISPATCH_DEADLINE_US
 
 Kind = Literal[
     "back_off",
@@ -28,9 +29,6 @@ Kind = Literal[
 
 _BY_INSTANT: Final = frozenset({"back_off", "queue_timeout", "dispatch_deadline"})
 """Their detail is the instant from which the task waits."""
-
-
-DISPATCH_DEADLINE_US = 4 * 3_600_000_000
 
 
 @dataclass(frozen=True, slots=True)

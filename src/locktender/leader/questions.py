@@ -17,7 +17,7 @@ from locktender.kernel.scheduler import Scheduler
 from locktender.observe import live
 from locktender.observe.live import Question
 from locktender.observe.pool_use import pool_use
-from locktender.observe.why import answer_for
+from locktender.observe.why_executing import answer_for
 from locktender.store.protocol import Answer, Store
 
 log: logging.Logger = logging.getLogger(__name__)

@@ -9,10 +9,10 @@ from locktender.base.durations import spoken
 from locktender.base.model import BlockingSession, RunRow
 from locktender.base.states import ENDS, RunState, TaskState
 from locktender.base.text import counted, stop_text
+from locktender.kernel.deadlines import Until
 from locktender.kernel.queue_position import Precision
 from locktender.kernel.reasons import GateOpening, Holder, Reason
-from locktender.kernel.timeouts import Until
-from locktender.observe.waits import OfferedStep, StubbornStep, WaitingStep
+from locktender.observe.waiting_steps import OfferedStep, StubbornStep, WaitingStep
 
 LEFT = "It has left the queue this moment."
 

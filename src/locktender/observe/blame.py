@@ -16,10 +16,10 @@ from locktender.base.events import NOBODY, Event, EventRow, unpack
 from locktender.base.graph import Graph, Node
 from locktender.base.model import RunRow
 from locktender.base.states import OUTBOX_RUNS, TERMINAL_RUNS, TaskState
+from locktender.base.text import WORKER_GATE
 from locktender.kernel.reasons import Reason
 from locktender.observe.holders import (
     OWN_GATES,
-    WORKER_GATE,
     HolderNames,
     LostTo,
     Samples,

@@ -25,7 +25,6 @@ MAX_SAMPLES: Final = 64
 MINUTE: Final = 60 * SECOND
 HOLD_FLOW: Final = "locktender:hold"
 """The flow of holds of slots (`slots()`)."""
-WORKER_GATE: Final = "worker"
 OWN_GATES: Final = ("window:", "run:", "sequential")
 """Gates of one run: it waits for itself."""
 

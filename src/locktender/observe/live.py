@@ -10,23 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from secrets import token_hex
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 import msgspec
 
 from locktender.base.errors import LocktenderError
 from locktender.base.model import Request
-from locktender.kernel.estimates import Holds
-from locktender.kernel.reasons import Typical
-from locktender.kernel.scheduler import Scheduler
 from locktender.store.protocol import Store
+
+if TYPE_CHECKING:
+    from locktender.kernel.scheduler import Scheduler
 
 log: logging.Logger = logging.getLogger(__name__)
 T = TypeVar("T")
-Question = Callable[[Scheduler, int], T | None]
+Question = Callable[["Scheduler", int], T | None]
 """Of a scheduler that has just decided, and the instant of that; it must take a few milliseconds at most."""
 MIN_TASKS: Final = 1_000
 """Tasks of executing runs from which on the leader is asked: to rebuild so few takes some milliseconds."""
@@ -98,24 +98,3 @@ async def _ask_elsewhere(store: Store, subject: str) -> bytes | None:
         if body is not None:
             return body
         await asyncio.sleep(POLL_SECONDS)
-
-
-class _Medians(Mapping[str, int]):
-    def __init__(self, holds: Holds) -> None:
-        self._holds = holds
-
-    def __getitem__(self, step: str) -> int:
-        known = self._holds[step]
-        return known[len(known) // 2]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._holds)
-
-    def __len__(self) -> int:
-        return len(self._holds)
-
-
-def live_typical(scheduler: Scheduler) -> Typical:
-    """Usual durations, as the leader saw them."""
-    holds = scheduler.ledger.holds
-    return Typical(_Medians(holds), holds=holds)

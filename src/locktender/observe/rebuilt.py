@@ -9,14 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from heapq import heapify, heappop, heapreplace
 
-import msgspec
-
 from locktender.base.changes import TaskRow
-from locktender.base.clock import SECOND
-from locktender.base.durations import spoken
 from locktender.base.events import NOBODY, Event, EventRow, unpack
 from locktender.base.graph import Graph
 from locktender.base.ids import run_of
@@ -30,11 +25,10 @@ from locktender.kernel.lanes import rank
 from locktender.kernel.lifecycle import Defaults
 from locktender.kernel.liveness import set_stalled, stalled_by_rows
 from locktender.kernel.queue_position import QueueGroup, QueuePosition
-from locktender.kernel.reasons import Reason, Typical
+from locktender.kernel.reasons import Typical
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import UNKNOWN_US
 from locktender.kernel.waiting_runs import put_cached
-from locktender.observe.holders import WORKER_GATE
 from locktender.store.protocol import (
     EventFilter,
     Heads,
@@ -81,34 +75,6 @@ async def rebuild(store: Store) -> tuple[Scheduler, Snapshot]:
     return scheduler, snapshot
 
 
-EVENTS_READ = 200
-STUCK_KEPT_US = 10 * SECOND
-"""For how long after its next try a failed term is named: that try may last."""
-
-
-async def troubles(store: Store) -> tuple[str, ...]:
-    """What concerns the whole store: terms that fail, rules and workers that cannot be read."""
-    now = await store.now()
-    _, rules = await store.limits()
-    found = [row.unreadable for row in rules if row.unreadable]
-    workers = await store.workers()
-    found += [f"worker {row.id} is left out: {row.unreadable}" for row in workers if row.unreadable]
-    for row in reversed(await store.events(EventFilter(limit=EVENTS_READ, newest=True))):
-        with suppress(msgspec.MsgspecError, UnicodeError, TypeError):
-            if row.run == NOBODY and b'"term"' in row.body:
-                found += [text for event in unpack(row) if (text := _failed_term(event, now))]
-            if row.cycle > 0:
-                break  # the last thing that a leader wrote: no term has failed since
-    return tuple(found)
-
-
-def _failed_term(event: Event, now: int) -> str:
-    again_at = event.data.get("again_at", 0)
-    if event.subject != "term" or now >= again_at + STUCK_KEPT_US:
-        return ""
-    return f"{event.data.get('reason')}; the next try comes in {spoken(max(0, again_at - now))}"
-
-
 def typical(snapshot: Snapshot, scheduler: Scheduler) -> Typical:
     """Usual durations, from what has ended lately."""
     by_step: dict[str, list[int]] = {}
@@ -127,26 +93,6 @@ def _step(scheduler: Scheduler, row: TaskRow) -> str:
 
 def median(values: list[int]) -> int:
     return sorted(values)[len(values) // 2]
-
-
-async def provisioner_words(store: Store) -> str | None:
-    """As the leader stored them last; None: there is no leader, or it starts no workers."""
-    if await store.leader() is None:
-        return None
-    found = await store.provisioned()
-    return None if found.status is None else found.status.words(found.now)
-
-
-async def provisioner_note(store: Store, waiting: Iterable[Sequence[Reason]]) -> str:
-    """Empty unless a waiting task lacks only a worker: for others no worker is started."""
-    if not any(all(reason.gate == WORKER_GATE for reason in each) for each in waiting if each):
-        return ""
-    if await store.leader() is None:
-        return "No process leads: start an engine on this store."
-    words = await provisioner_words(store)
-    if words is None:
-        return "No provisioner: workers are started by hand."
-    return f"Provisioner: {words}."
 
 
 MAX_RUNS_COUNTED = 10_000

@@ -21,10 +21,10 @@ from locktender.base.events import NOBODY, EventRow, unpack
 from locktender.base.graph import Graph, Node, needs_of
 from locktender.base.model import RunRow
 from locktender.base.states import ENDS, OUTBOX_RUNS, TERMINAL_RUNS
+from locktender.base.text import WORKER_GATE
 from locktender.observe.blame import history_rows, instant_of, read_times
 from locktender.observe.holders import (
     OWN_GATES,
-    WORKER_GATE,
     HolderNames,
     LostTo,
     Samples,

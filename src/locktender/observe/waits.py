@@ -1,4 +1,4 @@
-"""Parts of `why`: the steps of a run that wait, were offered or do not stop, and waits for a time."""
+"""Parts of `why`: what each task of a run waits for, and waits for a time."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from locktender.base.durations import clock_text, spoken
 from locktender.base.events import unpack
 from locktender.base.model import RunRow
 from locktender.base.states import TaskState
-from locktender.base.text import offered_to, stop_text
+from locktender.base.text import offered_to
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.explain import blocking
 from locktender.kernel.pauses import pause_texts
-from locktender.kernel.reasons import GateOpening, Reason, event_reason
+from locktender.kernel.reasons import Reason, event_reason
 from locktender.kernel.scheduler import Scheduler
-from locktender.kernel.timeouts import Until
 from locktender.observe.rebuilt import rebuild
 from locktender.store.protocol import EventFilter, Store
 
@@ -124,43 +123,3 @@ async def _zone_of(store: Store, row: RunRow) -> str:
     name = row.tags.get("schedule")
     rows = [] if name is None else await store.schedules([name])
     return rows[0].spec.tz if rows and rows[0].spec is not None else "UTC"
-
-
-class WaitingStep(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Tasks of one step of a run that wait for the same gates."""
-
-    step: str
-    count: int
-    reasons: tuple[Reason, ...]
-    until: tuple[Until, ...] = ()
-    """When the first of them fails if nothing lets it go."""
-    lets_start: tuple[GateOpening, ...] = ()
-    """What has to happen for the first of them to start."""
-
-
-class StubbornStep(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Tasks of one step of a run that were asked to stop and still run."""
-
-    count: int
-    reason: str
-    since: int
-    """Of the one that was asked first."""
-
-    def text(self, now: int, of: int) -> str:
-        """`of`: how many of the step run in all."""
-        count = "" if self.count == of else f"{self.count} of them "
-        return count + stop_text(self.reason, self.since, now)
-
-
-class OfferedStep(msgspec.Struct, frozen=True):
-    """Tasks of one step of a run that no worker has accepted yet."""
-
-    count: int
-    worker: str
-    """It and what follows: of the one that was offered most often."""
-    at: int
-    offers: int
-
-    def text(self, now: int) -> str:
-        which = "" if self.count == 1 else "one of them "
-        return which + offered_to(self.worker, self.at, self.offers, now)

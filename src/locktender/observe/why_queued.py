@@ -7,10 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from locktender.base.durations import spoken
 from locktender.base.graph import Graph
 from locktender.base.model import RunRow
-from locktender.base.text import counted
 from locktender.kernel import lanes
 from locktender.kernel.entries import QueuedRun
 from locktender.kernel.estimates import LAST, MAX_DRAWN
@@ -21,9 +19,9 @@ from locktender.kernel.reasons import Typical
 from locktender.kernel.scheduler import Scheduler
 from locktender.observe import rebuilt
 from locktender.observe.answer import LEFT, Why, why_run
-from locktender.observe.rebuilt import EVENTS_READ, line_of, median, places
+from locktender.observe.rebuilt import line_of, median, places
+from locktender.observe.store_notes import nobody_leads, turn_note
 from locktender.store.protocol import (
-    EventFilter,
     QueueEntry,
     QueuePlace,
     QueueView,
@@ -224,32 +222,3 @@ async def _replaced(store: Store, row: RunRow) -> str | None:
         return None
     found = await store.runs(RunFilter(before=row.waits_for + 1, limit=1))
     return next((each.id for each in found if each.seq == row.waits_for), None)
-
-
-async def nobody_leads(store: Store) -> str:
-    """Then nothing starts, whatever gates say."""
-    if await store.leader() is not None:
-        return ""
-    return "No process leads, and nothing starts: start an engine on this store."
-
-
-async def turn_note(store: Store) -> str:
-    """No gate blocks it: it starts with the leader's next cycle, if there is a leader."""
-    return await nobody_leads(store) or "It starts with the leader's next cycle."
-
-
-async def engine_note(store: Store) -> str:
-    """No gate blocks it and it has not started within two cycles: what of the engine is in the way."""
-    leader, now = await store.leader(), await store.now()
-    if leader is None:
-        return "Its gates are open, but no process leads: start an engine on this store."
-    held_up = await store.held_up()
-    last = await store.events(EventFilter(limit=EVENTS_READ, newest=True))
-    at = next((row.at for row in reversed(last) if row.cycle > 0), None)
-    since = "" if at is None else f" for {spoken(max(0, now - at))}"
-    text = f"Its gates are open. The engine is in the way: leader {leader} has written no decision{since}"
-    if held_up.sessions:
-        text += (
-            f"; {counted(len(held_up.sessions), 'session')} of the database holds the history up"
-        )
-    return text + "."

@@ -30,7 +30,8 @@ from locktender.base.model import BlockingSession, HeldUp
 from locktender.client.views import instant
 from locktender.engine import Engine
 from locktender.kernel.demand import Demand
-from locktender.observe.rebuilt import provisioner_words, rebuild, troubles
+from locktender.observe.rebuilt import rebuild
+from locktender.observe.store_notes import provisioner_words, troubles
 from locktender.store.open import store_for
 
 STORE_SECONDS = 1.0

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
+
+import msgspec
 
 from locktender.base.clock import SECOND
 from locktender.base.limits import Limits, TagRule
@@ -40,8 +41,7 @@ class Drained(NamedTuple):
     seconds: int
 
 
-@dataclass(frozen=True, slots=True)
-class Full:
+class Full(msgspec.Struct, frozen=True):
     """The ceiling that refused a run."""
 
     ceiling: str

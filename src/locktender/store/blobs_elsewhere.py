@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from heapq import nsmallest
 from typing import Any, Protocol
 
 from locktender.base.errors import NotFound
 from locktender.store.blob_url import BlobPlace
 from locktender.store.protocol import Discard, Discarded, StoredContent
-from locktender.store.sqlite.store import SqliteStore
 
 log: logging.Logger = logging.getLogger(__name__)
 
 
 class RowStore(Protocol):
     """What is below."""
+
+    async def identity(self) -> str:
+        """The same for every process that uses this store, another one for each copy of it."""
+        ...
 
     async def get_blob(self, digest: str) -> bytes: ...
     async def stored_content(self, put_before: int, after: str, limit: int) -> StoredContent: ...
@@ -33,10 +35,6 @@ class BlobsElsewhere:
 
     blob_place: BlobPlace
     _owns: bool | None = None
-
-    async def identity(self) -> str:
-        """The same for every process that uses this store, another one for each copy of it."""
-        raise NotImplementedError
 
     async def put_blob(self, data: bytes) -> str:
         await self._owned()
@@ -83,7 +81,7 @@ class BlobsElsewhere:
     async def _owned(self) -> bool:
         """Whether this store may remove what is there."""
         if self._owns is None:
-            mine = await self.identity()
+            mine = await self._rows().identity()
             owner = await asyncio.to_thread(self.blob_place.owner, mine)
             self._owns = owner == mine
             if not self._owns:
@@ -98,8 +96,3 @@ class BlobsElsewhere:
     def _rows(self) -> RowStore:
         below: Any = super()
         return below
-
-
-class SqliteBlobsElsewhere(BlobsElsewhere, SqliteStore):
-    async def identity(self) -> str:
-        return f"sqlite {os.uname().nodename} {self.path}"

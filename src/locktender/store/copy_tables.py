@@ -8,13 +8,13 @@ needs another text for one table writes that statement out in full.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+import msgspec
 
 from locktender.store.sql import Statement
 
 
-@dataclass(frozen=True, slots=True)
-class CopyTable:
+class CopyTable(msgspec.Struct, frozen=True):
     columns: tuple[str, ...]
     key: int = 1
     """Rows are read in the order of the first `key` columns."""
@@ -93,5 +93,7 @@ def expand_templates(statements: Iterable[Statement]) -> list[Statement]:
                     key=", ".join(table.columns[: table.key]),
                     marks=", ".join("?" * len(table.columns)),
                 )
-                expanded.append(replace(each, name=f"{each.name}_{name}", text=text))
+                expanded.append(
+                    msgspec.structs.replace(each, name=f"{each.name}_{name}", text=text)
+                )
     return expanded

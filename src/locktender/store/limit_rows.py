@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast, get_args
 
 import msgspec
@@ -342,19 +341,18 @@ def _knob(name: str, knob: Knob) -> Knob:
     return knob
 
 
-@dataclass(slots=True)
-class Changed:
+class Changed(msgspec.Struct):
     """What a list of changes comes to."""
 
     before: Limits
     after: Limits
-    rows: list[LimitRow] = field(default_factory=list[LimitRow])
+    rows: list[LimitRow] = msgspec.field(default_factory=list[LimitRow])
     """As they are now; one with neither a declared nor a live rule is gone."""
-    history: list[tuple[str, str, str, bytes | None, bytes | None, str]] = field(
+    history: list[tuple[str, str, str, bytes | None, bytes | None, str]] = msgspec.field(
         default_factory=list[tuple[str, str, str, bytes | None, bytes | None, str]]
     )
     """(who, kind, name, before, after, reason)"""
-    asked: list[Change] = field(default_factory=list[Change])
+    asked: list[Change] = msgspec.field(default_factory=list[Change])
 
     @property
     def recount(self) -> bool:

@@ -15,26 +15,25 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from locktender.base.errors import SchemaTooNew, StoreError
+import msgspec
+
+from locktender.base.errors import NotFound, SchemaTooNew, StoreError
 
 COPYING = 1_000_000
 """As a migration number: the store is an unfinished copy."""
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 
 
-@dataclass(frozen=True, slots=True)
-class Migrated:
+class Migrated(msgspec.Struct, frozen=True):
     """From which schema to which; 0: there was none."""
 
     before: int
     after: int
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
+class Migration(msgspec.Struct, frozen=True):
     number: int
     name: str
     text: str
@@ -53,6 +52,15 @@ def read_migrations(folder: Path) -> list[Migration]:
             raise ValueError(f"migration {path.name!r} should be number {len(found) + 1:04d}")
         found.append(Migration(int(match[1]), match[2], path.read_text(encoding="utf-8")))
     return found
+
+
+def no_store(where: str) -> NotFound:
+    return NotFound(
+        f"there is no store at {where} yet.",
+        field="url",
+        got=where,
+        hint="locktender run FILE.py:flow makes one; --url names another.",
+    )
 
 
 def pending(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -16,7 +17,6 @@ from locktender.base.config import Settings
 from locktender.base.errors import InvalidInput
 from locktender.base.settings_files import check_path
 from locktender.store.protocol import Store
-from locktender.store.sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
     from locktender.store.copying import StorePlace
@@ -57,23 +57,28 @@ def needs_database(what: str, url: str) -> InvalidInput:
 
 def store_for(settings: Settings) -> Store:
     """The store that `settings.url` names, not opened yet."""
-    url = settings.url
-    if settings.blob_url:
-        return _with_blobs(url, settings.blob_url)
-    return _postgres().PostgresStore(url) if _is_postgres(url) else SqliteStore(url)
-
-
-def _with_blobs(url: str, blob_url: str) -> Store:
+    kind = _kind_of(settings.url)
+    if not settings.blob_url:
+        return kind(settings.url)
     # Only here: fsspec is an extra, and slow to import.
     from locktender.store import stored_files  # noqa: PLC0415
     from locktender.store.blob_url import BlobPlace  # noqa: PLC0415
-    from locktender.store.blobs_elsewhere import SqliteBlobsElsewhere  # noqa: PLC0415
+    from locktender.store.blobs_elsewhere import BlobsElsewhere  # noqa: PLC0415
 
-    kind = _postgres().PostgresBlobsElsewhere if _is_postgres(url) else SqliteBlobsElsewhere
-    store = kind(url)
-    store.blob_place = BlobPlace(blob_url)
-    stored_files.use(blob_url)
+    made: Any = type(f"{kind.__name__}BlobsElsewhere", (BlobsElsewhere, kind), {})
+    store = made(settings.url)
+    store.blob_place = BlobPlace(settings.blob_url)
+    stored_files.use(settings.blob_url)
     return store
+
+
+def _kind_of(url: str) -> type[Any]:
+    if _is_postgres(url):
+        return _postgres().PostgresStore
+    # Only here: a client of PostgreSQL does without it.
+    from locktender.store.sqlite.store import SqliteStore  # noqa: PLC0415
+
+    return SqliteStore
 
 
 def place_for(url: str) -> StorePlace:
@@ -114,6 +119,8 @@ def _postgres() -> ModuleType:
     try:
         # Only here: the driver is an extra, and SQLite must start without it.
         from locktender.store import postgres  # noqa: PLC0415
+
+        import_module("asyncpg")
     except ImportError as error:
         raise InvalidInput(
             "postgresql:// needs a driver that is not installed.",

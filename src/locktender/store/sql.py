@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+
+import msgspec
 
 T = TypeVar("T")
 
@@ -33,8 +34,7 @@ _NAME = re.compile(r"^-- name: *(\w+) *$", re.MULTILINE)
 _ROWS = re.compile(r"/\*rows\*/\s*(\([^()]*\))")
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(msgspec.Struct, frozen=True):
     name: str
     description: str
     text: str

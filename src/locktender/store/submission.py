@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
@@ -40,8 +39,7 @@ class KeyHolder(NamedTuple):
     params: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True):
     """What was read before a submission is decided."""
 
     last: int
@@ -55,11 +53,11 @@ class Facts:
     holders: Mapping[str, KeyHolder]
     finished: Mapping[str, tuple[int, str]]
     """Key → the last succeeded run, where a submission skips then."""
-    queued: Mapping[str, Sequence[tuple[int, str]]] = field(
+    queued: Mapping[str, Sequence[tuple[int, str]]] = msgspec.field(
         default_factory=dict[str, Sequence[tuple[int, str]]]
     )
     """Key → its runs that have not started, by age, for submissions that bound them."""
-    throttles: Mapping[str, Sequence[int]] = field(default_factory=dict[str, Sequence[int]])
+    throttles: Mapping[str, Sequence[int]] = msgspec.field(default_factory=dict[str, Sequence[int]])
     """Throttle → its last starts."""
     admissions: int = 0
     """How often a process held the submitters' lock: for a back end that reads before it acquires the lock."""
@@ -79,19 +77,20 @@ class _Alike(NamedTuple):
     event: bytes
 
 
-@dataclass(slots=True)
-class AdmissionPlan:
+class AdmissionPlan(msgspec.Struct):
     """Rows to write for what was admitted."""
 
-    runs: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
+    runs: list[tuple[Any, ...]] = msgspec.field(default_factory=list[tuple[Any, ...]])
     """In the order of `submit_run`'s columns."""
-    queued: list[tuple[int, int, int, int]] = field(default_factory=list[tuple[int, int, int, int]])
-    events: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
+    queued: list[tuple[int, int, int, int]] = msgspec.field(
+        default_factory=list[tuple[int, int, int, int]]
+    )
+    events: list[tuple[int, bytes]] = msgspec.field(default_factory=list[tuple[int, bytes]])
     """A run and its changes, packed."""
-    keys: dict[str, int] = field(default_factory=dict[str, int])
-    delayed: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
+    keys: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+    delayed: list[tuple[Any, ...]] = msgspec.field(default_factory=list[tuple[Any, ...]])
     """Runs that wait for their time, in the order of `submit_run`'s columns: they stand in no lane."""
-    waits: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    waits: list[tuple[int, int]] = msgspec.field(default_factory=list[tuple[int, int]])
     """(run, when it is woken), of those."""
 
 

@@ -8,8 +8,9 @@ counts as active again, and no ceiling refuses it. A run whose time cannot be re
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import msgspec
 
 from locktender.base.events import Change
 from locktender.base.limits import Limits
@@ -43,20 +44,21 @@ class DueRun(NamedTuple):
     keeps: str | None
 
 
-@dataclass(slots=True)
-class WakePlan:
-    rows: list[int] = field(default_factory=list[int])
+class WakePlan(msgspec.Struct):
+    rows: list[int] = msgspec.field(default_factory=list[int])
     """Of the table `waiting`: they go."""
-    due: list[DueRun] = field(default_factory=list[DueRun])
+    due: list[DueRun] = msgspec.field(default_factory=list[DueRun])
     """Waiting runs that are queued."""
-    signatures: list[str] = field(default_factory=list[str])
+    signatures: list[str] = msgspec.field(default_factory=list[str])
     """The lane of each of those, by name."""
-    tags: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    tags: list[dict[str, str]] = msgspec.field(default_factory=list[dict[str, str]])
     """Of all runs that wait no more: they count as active again."""
-    held: list[tuple[bytes, int]] = field(default_factory=list[tuple[bytes, int]])
+    held: list[tuple[bytes, int]] = msgspec.field(default_factory=list[tuple[bytes, int]])
     """(error, run)"""
-    held_ids: list[str] = field(default_factory=list[str])
-    events: list[tuple[int, list[Change]]] = field(default_factory=list[tuple[int, list[Change]]])
+    held_ids: list[str] = msgspec.field(default_factory=list[str])
+    events: list[tuple[int, list[Change]]] = msgspec.field(
+        default_factory=list[tuple[int, list[Change]]]
+    )
 
 
 def judge_due(limits: Limits, rows: Iterable[Row]) -> WakePlan:

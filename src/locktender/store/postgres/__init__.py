@@ -1,16 +1,25 @@
-"""The PostgreSQL back end."""
+"""The PostgreSQL back end. Each name is loaded on first use: a command does without the place and its copies."""
 
-from typing import cast
+from __future__ import annotations
 
-from locktender.store.blobs_elsewhere import BlobsElsewhere
-from locktender.store.postgres.options import parse
-from locktender.store.postgres.place import PostgresPlace
-from locktender.store.postgres.store import PostgresStore
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-__all__ = ["PostgresBlobsElsewhere", "PostgresPlace", "PostgresStore", "parse"]
+if TYPE_CHECKING:
+    from locktender.store.postgres.options import parse
+    from locktender.store.postgres.place import PostgresPlace
+    from locktender.store.postgres.store import PostgresStore
+
+__all__ = ["PostgresPlace", "PostgresStore", "parse"]
+_HOMES = {
+    "PostgresPlace": "place",
+    "PostgresStore": "store",
+    "parse": "options",
+}
 
 
-class PostgresBlobsElsewhere(BlobsElsewhere, PostgresStore):
-    async def identity(self) -> str:
-        row = await self._look(lambda tx: tx.one("store_identity"))
-        return cast("str", row[0]) if row else ""
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)

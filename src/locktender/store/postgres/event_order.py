@@ -27,7 +27,6 @@ is added to the ids.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -57,8 +56,7 @@ def _numbers(snapshot: str, offset: int) -> tuple[int, list[int]]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(msgspec.Struct, frozen=True):
     """A cursor, as this store reads it."""
 
     server: str = ""

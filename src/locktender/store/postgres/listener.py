@@ -40,6 +40,13 @@ from locktender.base.changes import Order
 from locktender.base.errors import StoreError
 from locktender.store.postgres import faults
 from locktender.store.postgres.connection import connect
+from locktender.store.postgres.inboxes import (
+    MAX_ENDED_RUNS,
+    HeardCommits,
+    HeardEnds,
+    Inbox,
+    number_of,
+)
 from locktender.store.postgres.options import Options
 from locktender.store.postgres.session import ENDED, SQL
 from locktender.store.protocol import ChangeNotice, OfferNotice, RunsEnded
@@ -50,9 +57,6 @@ MAX_OFFERS_PER_WORD = 50
 """Offers behind one name of a worker: such a word is much shorter than a notification."""
 MAX_READERS = 50
 """Workers that are named as having stored orders; of more, all read."""
-MAX_ENDED_RUNS = 200
-MAX_QUEUED_RUNS = 200
-"""That a leader is told of by number; of more it reads the history."""
 COMMIT = "commit"
 OFFER = "offer"
 ACCEPT = "accept"
@@ -105,13 +109,6 @@ def _ended_runs(said: str) -> list[int] | None:
         return None
 
 
-def _number(text: str) -> int:
-    found = int(text)
-    if not 0 < found < 2**63:
-        raise ValueError(text)
-    return found
-
-
 def notice_to(worker: str, words: list[str]) -> OfferNotice:
     """What the words say to this worker."""
     offers: list[tuple[int, int]] = []
@@ -123,7 +120,7 @@ def notice_to(worker: str, words: list[str]) -> OfferNotice:
         elif word.startswith(start):
             pairs = (each.partition(".") for each in word.removeprefix(start).split(","))
             try:
-                offers += [(_number(task), _number(token)) for task, _, token in pairs]
+                offers += [(number_of(task), number_of(token)) for task, _, token in pairs]
             except ValueError:
                 # Any program that can connect can notify.
                 look = True
@@ -137,127 +134,6 @@ FIRST_AGAIN_SECONDS = 0.05
 LONGEST_AGAIN_SECONDS = 2.0
 
 
-class _Inbox:
-    """Notifications to one worker that it has not received yet."""
-
-    def __init__(self) -> None:
-        self.offers: list[tuple[int, int]] = []
-        self.look: bool = True
-        self.filled: asyncio.Event = asyncio.Event()
-
-    def put(self, told: OfferNotice) -> None:
-        self.offers += told.offers
-        self.look = self.look or told.look
-        if told.offers or told.look:
-            self.filled.set()
-
-    def take(self) -> OfferNotice:
-        heard = OfferNotice(self.offers, self.look)
-        self.offers, self.look = [], False
-        self.filled.clear()
-        return heard
-
-
-class _EndedRuns:
-    """Ends of runs that the client of this process has not been given yet."""
-
-    def __init__(self) -> None:
-        self._runs: list[int] = []
-        self._look = True
-        self._filled = asyncio.Event()
-        self._filled.set()  # the first time there may be some already
-
-    def put(self, runs: list[int] | None) -> None:
-        """`None`: there were some."""
-        self._look = self._look or runs is None
-        # There may be no reader: what piles up is dropped, and the next reader reads the store.
-        if runs and len(self._runs) < MAX_ENDED_RUNS:
-            self._runs += runs
-        elif runs:
-            self._runs, self._look = [], True
-        self._filled.set()
-
-    async def take(self, timeout_seconds: float) -> RunsEnded:
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                await self._filled.wait()
-        except TimeoutError:
-            self._look = True
-        found = RunsEnded(self._runs, self._look)
-        self._runs, self._look = [], False
-        self._filled.clear()
-        return found
-
-
-class _Changes:
-    """Commits of other processes that the leader of this one has not been told of yet."""
-
-    def __init__(self) -> None:
-        self._look = True
-        self._accepted_by: set[str] = set()
-        self._queued: list[int] = []
-        self._mailed: list[tuple[int, int]] = []
-        self._outbox = False
-        self._filled = asyncio.Event()
-        self._filled.set()  # the first time there may be some already
-
-    def outbox(self) -> None:
-        self._outbox = True
-        self._filled.set()
-
-    def look(self) -> None:
-        self._look = True
-        self._filled.set()
-
-    def accepted(self, worker: str) -> None:
-        self._accepted_by.add(worker)
-        self._filled.set()
-
-    def queued(self, words: list[str]) -> None:
-        try:
-            first, last = map(_number, words)
-        except ValueError:
-            self.look()
-            return
-        if len(self._queued) + last - first < MAX_QUEUED_RUNS:
-            self._queued += range(first, last + 1)
-            self._filled.set()
-        else:
-            self.look()
-
-    def mailed(self, words: list[str]) -> None:
-        try:
-            run, number = map(_number, words)
-        except ValueError:
-            self.look()  # of a topic
-            return
-        if len(self._mailed) < MAX_QUEUED_RUNS:
-            self._mailed.append((run, number))
-            self._filled.set()
-        else:
-            self.look()
-
-    async def take(self, timeout_seconds: float) -> ChangeNotice:
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                await self._filled.wait()
-        except TimeoutError:
-            self._look = True
-        found = ChangeNotice(
-            self._look,
-            frozenset(self._accepted_by),
-            tuple(self._queued),
-            tuple(self._mailed),
-            self._outbox,
-        )
-        self._look = self._outbox = False
-        self._accepted_by.clear()
-        self._queued.clear()
-        self._mailed.clear()
-        self._filled.clear()
-        return found
-
-
 class Listener:
     def __init__(self, options: Options, origin: str) -> None:
         self.mark: int = 0
@@ -267,10 +143,12 @@ class Listener:
         self._options = options
         self._origin = origin
         self._waiting: set[asyncio.Future[None]] = set()
-        self._inboxes: dict[str, _Inbox] = {}
-        self._ended = _EndedRuns()
-        self._changes = _Changes()
+        self._inboxes: dict[str, Inbox] = {}
+        self._ended = HeardEnds()
+        self._changes = HeardCommits()
         self._task: asyncio.Task[None] | None = None
+        self._begun = self._late = False
+        """Late: when something was waited for already."""
         self._ready = asyncio.Event()
         self._needs_all = False
         """A store of this process wants to know of every commit."""
@@ -281,9 +159,18 @@ class Listener:
         """Notifications of every commit reach this process now."""
 
     async def start(self) -> None:
-        """Begins to listen; returns when it does, or when it cannot yet."""
-        if self._task is not None:
+        """Begins to listen; returns when it does, or when it cannot yet. Else the first wait begins it."""
+        if not self._begin():
             return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2.0):
+                await self._ready.wait()
+
+    def _begin(self) -> bool:
+        """False: it has begun already, or cannot."""
+        if self._begun:
+            return False
+        self._begun = True
         if not self._options.listens:
             if self._options.listen != "off":
                 log.warning(
@@ -291,13 +178,11 @@ class Listener:
                     " Name the server itself in the url: &listen=host:port; or say &listen=off.",
                     self._options.shown,
                 )
-            return
+            return False
         self._task = asyncio.get_running_loop().create_task(
             self._keep(), name="locktender-listener"
         )
-        with suppress(TimeoutError):
-            async with asyncio.timeout(2.0):
-                await self._ready.wait()
+        return True
 
     async def stop(self) -> None:
         task, self._task = self._task, None
@@ -326,7 +211,7 @@ class Listener:
         inbox = self._inboxes.get(worker)
         if inbox is None:
             # A process has one worker: drop the inbox of the worker before it, which lost its lease.
-            self._inboxes = {worker: _Inbox()}
+            self._inboxes = {worker: Inbox()}
             return self._inboxes[worker].take()
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -361,6 +246,8 @@ class Listener:
 
     def _needed(self, *, for_ends: bool) -> None:
         """A process that has waited for ends alone so far is not woken for anything else."""
+        if not self._begun:
+            self._late = self._begin()
         self._needs_all = self._needs_all or not for_ends
         if self._listens_to_all != self._needs_all:
             self._listens_to_all = self._needs_all
@@ -390,6 +277,7 @@ class Listener:
                 await conn.add_listener(self._options.channel, self._receive)
             if self._ready.is_set():
                 self.replaced += 1
+            if self._ready.is_set() or self._late:
                 # Notifications sent meanwhile are lost: wake all waiters.
                 self.notice()
             self.connected = self._listens_to_all

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import asyncpg
 
-from locktender.store.migrate import Migrated, Migration, pending, read_migrations
+from locktender.store.migrate import Migrated, Migration, no_store, pending, read_migrations
 from locktender.store.postgres import faults
 from locktender.store.postgres.connection import Connection
 from locktender.store.postgres.listener import Listener
 from locktender.store.postgres.server_clock import ServerClock
-from locktender.store.postgres.session import PostgresSession, pairs
+from locktender.store.postgres.session import PostgresSession, Row, pairs
 from locktender.store.postgres.submit_batcher import SubmitBatcher
 
 CONNECTIONS = 5
@@ -41,26 +41,51 @@ class PostgresConnections:
     """What an open store has: each connection connects when it is first used."""
 
     def __init__(
-        self, make: Callable[[], Connection], listener: Listener, clock: ServerClock
+        self,
+        make: Callable[[], Connection],
+        listener: Listener,
+        clock: ServerClock,
+        *,
+        shared: bool = False,
     ) -> None:
-        self.lead: Connection = make()
-        self.write: Connection = make()
+        """`shared`: one connection does it all."""
         self.work: Connection = make()
-        self.look: Connection = make()
+        self.lead: Connection = self.work if shared else make()
+        self.write: Connection = self.work if shared else make()
+        self.look: Connection = self.work if shared else make()
         self.batcher: SubmitBatcher = SubmitBatcher(self.write, clock)
         self.listener: Listener = listener
         self.pid: int = os.getpid()
 
     async def stop(self) -> None:
         await self.listener.stop()
-        each = (self.lead, self.write, self.work, self.look)
+        each = {self.lead, self.write, self.work, self.look}
         await asyncio.gather(*(connection.close() for connection in each))
+
+
+async def is_current(session: PostgresSession, connections: int) -> bool:
+    """Whether nothing has to be changed before the store can be used: one statement says it all, nearly always.
+
+    False: no schema, an older one, or a role that may not read it. Refuses as `check_server` and `migrate` do.
+    """
+    try:
+        [server], applied, [[taken]] = await session.several(
+            ("server", ()), ("migration_list", ()), ("numbers_taken", ())
+        )
+    except asyncpg.SyntaxOrAccessError:
+        return False
+    _check(session, server, connections)
+    return not pending(MIGRATIONS, pairs(applied)) and not taken
 
 
 async def check_server(session: PostgresSession, connections: int) -> None:
     """Refuses a server that is too old, read-only, or has no room for what this store may open."""
+    _check(session, await session.row("server"), connections)
+
+
+def _check(session: PostgresSession, server: Row, connections: int) -> None:
     where = session.options.shown
-    version, most, used, standby, read_only = await session.row("server")
+    version, most, used, standby, read_only = server
     if version < _OLDEST_SERVER:
         raise faults.too_old(where, version)
     if standby or read_only:
@@ -70,13 +95,17 @@ async def check_server(session: PostgresSession, connections: int) -> None:
         raise faults.no_room(where, most - used, connections - 1)
 
 
-async def migrate(session: PostgresSession, *, migrates: bool = True) -> Migrated:
+async def migrate(
+    session: PostgresSession, *, migrates: bool = True, creates: bool = True
+) -> Migrated:
     """Applies pending migrations, each in its own transaction, beside running engines.
 
     A change of a table waits for the transactions that use it, and later ones queue
     behind it: so it waits only a moment, lets them pass, and tries again.
     """
     _, ours = await session.row("schema_exists", session.options.schema)
+    if not ours and not creates:
+        raise no_store(session.options.where)
     before = await _applied(session) if ours else {}
     left = pending(MIGRATIONS, before, migrates=migrates)
     tries = 0

@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 import zlib
-from dataclasses import dataclass
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
+
+import msgspec
 
 from locktender.base.errors import InvalidInput
 
@@ -37,8 +38,7 @@ _DRIVERS = (
 """Others are settings of the session, which only the server knows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(msgspec.Struct, frozen=True):
     dsn: str
     """For the driver: without our own parameters."""
     shown: str
@@ -49,6 +49,11 @@ class Options:
     listen: str = ""
     """`host:port` of the server itself, for the listener; `off`: polling does it all; '': as the rest,
     if that is the server itself."""
+
+    @property
+    def where(self) -> str:
+        """For people: which schema, and where it is."""
+        return f"{self.shown} schema {self.schema}"
 
     @property
     def channel(self) -> str:

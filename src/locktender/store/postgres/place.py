@@ -34,7 +34,7 @@ class PostgresPlace:
 
     @property
     def where(self) -> str:
-        return f"{self.options.shown} schema {self.options.schema}"
+        return self.options.where
 
     async def exists(self) -> bool:
         async def look(tx: PostgresSession) -> bool:
@@ -102,7 +102,7 @@ class PostgresPlace:
 
 async def _status(tx: PostgresSession) -> Status:
     options = tx.options
-    where = f"{options.shown} schema {options.schema}"
+    where = options.where
     version, most, used, _, _ = await tx.row("server")
     exists, ours = await tx.row("schema_exists", options.schema)
     known = len(opening.MIGRATIONS)

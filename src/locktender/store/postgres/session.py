@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import asyncpg
+import msgspec
 
 from locktender.base.limits import Limits
 from locktender.base.model import LimitRow
@@ -36,26 +36,25 @@ class NotSent(ConnectionError):
     """The connection was found closed before anything was sent."""
 
 
-@dataclass(slots=True)
-class KnownStatements:
+class KnownStatements(msgspec.Struct):
     """What the connections of one store share."""
 
     origin: str
     """Whose notifications are our own."""
     limits: tuple[int, Limits] = (-1, Limits())
-    listening: set[str] = field(default_factory=set[str])
+    listening: set[str] = msgspec.field(default_factory=set[str])
     """Workers that offers reach by notification, as their rows said when they were read last."""
-    lanes: dict[str, int] = field(default_factory=dict[str, int])
+    lanes: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     """Signature → number, of lanes that were read. They may be gone."""
     crowded: int = 0
     """So many submissions to come stand in line for the lock at once: another submitter was faster lately."""
     highest_term: int = 0
     """That was seen. A server that takes over may not know of it."""
-    proofs: dict[str, asyncpg.Connection[Any]] = field(
+    proofs: dict[str, asyncpg.Connection[Any]] = msgspec.field(
         default_factory=dict[str, "asyncpg.Connection[Any]"]
     )
     """Worker → the connection that has the lock which proves its life."""
-    waiting: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
+    waiting: dict[tuple[int, str], int] = msgspec.field(default_factory=dict[tuple[int, str], int])
     """Connections that waited for their client at the last look, each at its place, and how long its
     transaction had lasted when it was first found there."""
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
+
+import msgspec
 
 from locktender.base.changes import Commit, Order
 from locktender.base.clock import SECOND, Clock, SystemClock
@@ -135,25 +136,31 @@ class PostgresStore(
         url, clock, schema = self._made_of
         twin = PostgresStore(url, clock, schema=schema)
         # One listener per process is enough.
-        twin.options = replace(self.options, listen="off")
+        twin.options = msgspec.structs.replace(self.options, listen="off")
         twin._most = TWIN_CONNECTIONS
         twin._commits_by = self
         return twin
 
-    async def open(self, *, migrates: bool = True) -> None:
+    async def open(
+        self, *, migrates: bool = True, creates: bool = True, brief: bool = False
+    ) -> None:
         if self._state is not None:
             return
         known = KnownStatements(f"{os.getpid()}-{os.urandom(6).hex()}")
         before = None if self._clock is None else self._freeze
         make = partial(Connection, self.options, self._sql, known, before)
-        state = PostgresConnections(make, Listener(self.options, known.origin), self._time)
+        listener = Listener(self.options, known.origin)
+        state = PostgresConnections(make, listener, self._time, shared=brief)
+        most = 1 if brief else self._most
         self._frozen_at = None
         try:
-            await state.work.call(lambda tx: opening.check_server(tx, self._most), read=True)
-            await state.work.call(partial(opening.migrate, migrates=migrates))
-            await state.work.call(event_order.keep_order)
-            # From here on no foreign commit is missed.
-            await state.listener.start()
+            if not await state.work.call(lambda tx: opening.is_current(tx, most), read=True):
+                await state.work.call(lambda tx: opening.check_server(tx, most), read=True)
+                await state.work.call(partial(opening.migrate, migrates=migrates, creates=creates))
+                await state.work.call(event_order.keep_order)
+            if not brief:
+                # From here on no foreign commit is missed.
+                await listener.start()
         except BaseException:
             await state.stop()
             raise
@@ -337,6 +344,11 @@ class PostgresStore(
 
     async def graph(self, digest: str) -> bytes:
         return await self._read(lambda tx: reads.graph(tx, digest))
+
+    async def identity(self) -> str:
+        """Of `blobs_elsewhere.RowStore`."""
+        row = await self._look(lambda tx: tx.one("store_identity"))
+        return str(row[0]) if row else ""
 
     # -- reads: the others are in reading.py
 

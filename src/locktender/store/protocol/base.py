@@ -6,10 +6,14 @@ from typing import Protocol, Self
 
 
 class StoreBase(Protocol):
-    async def open(self, *, migrates: bool = True) -> None:
+    async def open(
+        self, *, migrates: bool = True, creates: bool = True, brief: bool = False
+    ) -> None:
         """Creates or migrates the schema; refuses a newer one, a corrupt, read-only or locked file.
 
-        Without `migrates` a schema that exists is not changed: an older one is refused too.
+        migrates  False: a schema that exists is not changed; an older one is refused too
+        creates   False: raises `NotFound` where there is no store yet
+        brief     for one command: one connection for everything, each part opened when it is first used
         """
         ...
 

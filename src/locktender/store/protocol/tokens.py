@@ -8,15 +8,15 @@ time, so that every process agrees on when a token expires.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from locktender.base.tokens import TokenRights, TokenRow, read_rights
 from locktender.store.protocol.base import StoreBase
 
 
-@dataclass(frozen=True, slots=True)
-class AddToken:
+class AddToken(msgspec.Struct, frozen=True):
     """A token, or a session of the token `parent`."""
 
     id: str

@@ -30,7 +30,9 @@ _OLDEST_SQLITE = (3, 38, 0)
 class OpenFile:
     """What an open store has: threads, locks, a socket."""
 
-    def __init__(self, path: Path, clock: Clock, busy_timeout_us: int, migrates: bool) -> None:
+    def __init__(
+        self, path: Path, clock: Clock, busy_timeout_us: int, *, migrates: bool, brief: bool
+    ) -> None:
         # Waiting for each other is real, whatever clock the store's instants come from.
         real = SystemClock()
         self.wake: Wakeup = Wakeup(path, real)
@@ -49,7 +51,8 @@ class OpenFile:
         )
         read = partial(connect, path, clock, busy_timeout_us, write=False)
         self.work: Reader = Reader("locktender-reader", path, read)
-        self.look: Reader = Reader("locktender-looker", path, read)
+        self.look: Reader = self.work if brief else Reader("locktender-looker", path, read)
+        self._brief = brief
         self.data_version: int = 0
         self.pid: int = os.getpid()
         close_in_children(self)
@@ -60,9 +63,18 @@ class OpenFile:
             yield from each.descriptors()
 
     async def start(self) -> None:
+        if self._brief and await self._is_current():
+            return  # the writer is opened with the first write
         for thread in (self.writer, self.work, self.look):
             await thread.open()
         self.data_version = await self.writer.call(_data_version, outside=True)
+
+    async def _is_current(self) -> bool:
+        """Whether the file can be used as it is: found without the write lock, for which engines stand in line."""
+        try:
+            return await self.work.call(is_current)
+        except StoreError:
+            return False  # the writer says what is wrong, or makes it
 
     async def stop(self) -> None:
         for thread in (self.writer, self.work, self.look):
@@ -104,6 +116,14 @@ def open_writer(
     finally:
         write_lock.leave()
     return session
+
+
+def is_current(session: SqliteSession) -> bool:
+    """Whether every migration was applied."""
+    if "migration" not in {row[0] for row in session.all("table_names")}:
+        return False
+    applied: dict[int, str] = dict(session.all("migration_list"))  # pyright: ignore[reportArgumentType]
+    return not pending(MIGRATIONS, applied)
 
 
 def migrate(session: SqliteSession, path: Path, *, migrates: bool = True) -> Migrated:

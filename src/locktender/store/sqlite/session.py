@@ -11,7 +11,6 @@ import os
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ def _plain(statements: Iterable[Statement]) -> Iterator[Statement]:
             raise ValueError(f"statement {each.name!r} has numbered and plain parameters")
         if numbers:
             _ORDERS[each.name] = tuple(int(number) - 1 for number in numbers)
-        yield replace(each, text=text)
+        yield Statement(each.name, each.description, text)
 
 
 SQL = Statements(_plain(expand_templates(read(Path(__file__).parent / "sql"))))

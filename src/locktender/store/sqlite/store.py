@@ -31,6 +31,7 @@ from locktender.base.model import (
     WorkerRow,
 )
 from locktender.store.forking import check_process
+from locktender.store.migrate import no_store
 from locktender.store.protocol import (
     Accept,
     Answer,
@@ -140,18 +141,24 @@ class SqliteStore(
 
     # -- opening
 
-    async def open(self, *, migrates: bool = True) -> None:
+    async def open(
+        self, *, migrates: bool = True, creates: bool = True, brief: bool = False
+    ) -> None:
         if self._state is not None:
             return
         try:
             if self.path.is_dir():
                 raise faults.directory(self.path)
+            if not creates and not self.path.exists():
+                raise no_store(str(self.path))
             # Before SQLite sees it: it would leave read-only companions that outlast the fix.
             if self.path.exists() and not os.access(self.path, os.W_OK):
                 raise faults.read_only(self.path)
             # A client that only connects must not leave folders where a path was mistyped.
             create_database(self.path, folders=migrates)
-            state = OpenFile(self.path, self._clock, self._busy_timeout_us, migrates)
+            state = OpenFile(
+                self.path, self._clock, self._busy_timeout_us, migrates=migrates, brief=brief
+            )
         except OSError as error:
             raise faults.translate(error, self.path) from error
         try:
@@ -196,6 +203,10 @@ class SqliteStore(
 
     async def _look(self, verb: Callable[[SqliteSession], T]) -> T:
         return await self._opened.look.call(verb)
+
+    async def identity(self) -> str:
+        """Of `blobs_elsewhere.RowStore`."""
+        return f"sqlite {os.uname().nodename} {self.path}"
 
     # -- clients
 

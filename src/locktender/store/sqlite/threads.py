@@ -16,9 +16,10 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+import msgspec
 
 from locktender.base.errors import LocktenderError, StoreError
 from locktender.store.sqlite import faults
@@ -26,8 +27,7 @@ from locktender.store.sqlite.session import SqliteSession
 from locktender.store.sqlite.write_lock import WriteLock
 
 
-@dataclass(slots=True, eq=False)
-class StoreCall:
+class StoreCall(msgspec.Struct, eq=False):
     verb: Callable[[SqliteSession], Any]
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Any]
@@ -82,13 +82,17 @@ class _Thread:
         self._closed = False
 
     async def open(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._opened = loop.create_future()
-        self._thread.start()
-        await self._opened
+        """Starts the thread, once. What it could not open is raised to all who waited for it."""
+        if self._opened is None:
+            self._opened = asyncio.get_running_loop().create_future()
+            self._thread.start()
+        # A caller that stops waiting does not stop the opening for the others.
+        await asyncio.shield(self._opened)
 
     async def call(self, verb: Callable[[SqliteSession], T], *, outside: bool = False) -> T:
         """The verb's result. A caller that stops waiting does not stop the verb."""
+        if self._opened is None or not self._opened.done():
+            await self.open()
         await self._room.acquire()
         if self._closed:
             self._room.release()
