@@ -35,7 +35,7 @@ HERE = Path(__file__)
 CALL = b'{"args": [1], "kwargs": {}}'
 PATIENCE = "60s"
 ELSEWHERE = {"place": "elsewhere"}
-PERMITS = {"async": 100, "thread": 8, "process": 2}
+PERMITS = {"async": 1_000, "thread": 8, "process": 2}
 
 
 @step

@@ -14,6 +14,7 @@ import pytest
 import trustme
 from tests.support.server_harness import fetch, process, served
 
+from locktender.base import open_files
 from locktender.server import connections, web
 from locktender.server.options import HttpOptions
 
@@ -134,6 +135,7 @@ def test_the_bound_is_what_files_allow(monkeypatch: pytest.MonkeyPatch):
     files = [1_024, 4_096]
     monkeypatch.setattr(resource, "getrlimit", lambda _: tuple(files))
     monkeypatch.setattr(resource, "setrlimit", lambda _, given: files.__setitem__(0, given[0]))
+    monkeypatch.setattr(open_files, "_at_start", [])
     assert connections.most_connections() == 1_024 - connections.OTHER_FILES
     connections.allow_files()
     assert connections.most_connections() == connections.MOST_CONNECTIONS

@@ -144,7 +144,8 @@ class PressureSignals:
         self.now = 10**9
         self.used = 10
         gauge = MemoryGauge(folder, lambda: (self.used, 100))
-        self.settings = Settings(**settings)  # pyright: ignore[reportArgumentType]
+        given = {"async_permits": 100, "claim_batch": 50, **settings}
+        self.settings = Settings(**given)  # pyright: ignore[reportArgumentType]
         self.pressure = Pressure(self.settings, self.now, gauge)
 
     def ask(self, after_us: int = SECOND, **in_flight: int) -> ClaimAsked:

@@ -40,9 +40,13 @@ def test_defaults_are_those_of_the_design(tmp_path: Path):
     assert settings.heartbeat_us == 2 * SECOND
     assert (settings.leader_lease_us, settings.leader_renew_us) == (5 * SECOND, SECOND)
     assert (settings.offer_ttl_us, settings.poll_us) == (2 * SECOND, SECOND)
-    assert (settings.async_permits, settings.thread_permits, settings.total_permits) == (100, 8, -1)
+    assert (settings.async_permits, settings.thread_permits, settings.total_permits) == (
+        1_000,
+        8,
+        -1,
+    )
     assert settings.process_permits >= 1
-    assert (settings.claim_batch, settings.memory_high) == (50, 0.8)
+    assert (settings.claim_batch, settings.memory_high) == (500, 0.8)
     assert settings.grace_us == 30 * SECOND
     assert settings.idle_exit_us is settings.max_lifetime_us is settings.max_tasks is None
     assert settings.dispatch_deadline_us == 4 * 3600 * SECOND

@@ -190,7 +190,7 @@ def test_d6_a_worker_under_pressure_is_offered_what_it_asks_for():
     sim.submit(graph(items()), consts=numbers(60))
     sim.run(until=sim.now + 100 * MILLISECOND)
     assert sim.bodies == []
-    half = claim_size(Load({"async": 100}, memory=0.9), ClaimPolicy(), full.felt).standing
+    half = claim_size(Load({"async": 100}, memory=0.9), ClaimPolicy(batch=50), full.felt).standing
     claims(sim, "w0", half)
     settle(sim)
     waves = Counter(body.start for body in sim.bodies)

@@ -51,7 +51,9 @@ def ratio(had: Counter[str]) -> float:
     return max(had.values()) / min(had.values())
 
 
-@pytest.mark.parametrize("permits", [100, 16, -1], ids=["default", "few", "unlimited"])
+@pytest.mark.parametrize(
+    "permits", [1_000, 100, 16, -1], ids=["default", "hundred", "few", "unlimited"]
+)
 @pytest.mark.parametrize("leads", [True, False], ids=["leads", "server"])
 def test_d4_the_busiest_of_three_equal_workers(leads: bool, permits: int):
     assert ratio(shares(three(permits, leads=leads), 3_000)) <= MOST
@@ -64,7 +66,9 @@ def test_d4_in_waves_that_fill_and_empty_every_worker():
         assert ratio(shares(world, 900)) <= MOST
 
 
-@pytest.mark.parametrize(("permits", "tasks"), [(100, 900), (16, 60)], ids=["default", "few"])
+@pytest.mark.parametrize(
+    ("permits", "tasks"), [(1_000, 9_000), (100, 900), (16, 60)], ids=["default", "hundred", "few"]
+)
 @pytest.mark.parametrize("seed", range(2))
 def test_d4_in_jobs_that_are_soon_over(permits: int, tasks: int, seed: int):
     """Each by itself: what a worker had of the last one gives it no claim to more of the next."""

@@ -20,7 +20,7 @@ import msgspec
 from locktender.base import tracebacks
 from locktender.base.durations import microseconds, spoken
 from locktender.base.errors import InvalidInput, InvalidSettings
-from locktender.base.limits import Fair, Limits, Placement, PoolRule, TagRule
+from locktender.base.limits import CLAIM_BATCH, Fair, Limits, Placement, PoolRule, TagRule
 from locktender.base.names import UNLIMITED, did_you_mean, undeclared
 from locktender.base.settings_files import check_path, nearest
 from locktender.base.settings_values import KEYS, Key
@@ -155,12 +155,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     poll_us: int = microseconds("1s")
 
     # the worker
-    async_permits: int = 100
+    async_permits: int = 1_000
     """−1 is unlimited, and so is 0."""
     thread_permits: int = 8
     process_permits: int = msgspec.field(default_factory=cores)
     total_permits: int = UNLIMITED
-    claim_batch: int = 50
+    claim_batch: int = CLAIM_BATCH
     latency_threshold_us: int | None = None
     memory_high: float = 0.8
     grace_us: int = microseconds("30s")

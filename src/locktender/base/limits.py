@@ -19,6 +19,9 @@ from locktender.base.names import UNLIMITED, count, limit, name, tag_key, tag_va
 
 Placement = Literal["spread", "pack"]
 
+CLAIM_BATCH = 500
+"""A batch of offers to one worker, unless set otherwise. Its size decides most of what a short step costs."""
+
 LimitKind = Literal["runs", "active", "tag", "pool", "fair", "engine", "flow", "run"]
 """What a stored rule bounds. Names: `runs` and `active` have '', `tag` has `key`, `key=value` or `key=*`,
 `pool` a pool or `api[*]`, `fair` a tag key, `engine` one of the knobs below; `flow` a flow and `run` the id of

@@ -143,9 +143,11 @@ def run(
 
     Ctrl-C cancels the run cleanly; a second one ends everything at once.
     """
+    from locktender.base import open_files
     from locktender.cli import arguments, load_flow, more_workers
 
     start_logging(shell)
+    open_files.allow(open_files.FOR_BODIES)
     chosen = load_flow.load(flow)
     submission = read_submission(
         chosen, args, arg, tag, priority, key, on_duplicate, deadline, queue_timeout,
@@ -313,9 +315,11 @@ def dev(
     With --max-workers it starts more workers when its own cannot take what waits;
     they end when they have been idle for a while, and with this process.
     """
+    from locktender.base import open_files
     from locktender.cli import arguments, load_flow, more_workers
 
     start_logging(shell)
+    open_files.allow(open_files.FOR_BODIES)
     target = load_flow.parse(file)
     if target.flow and target.is_file:
         target = target._replace(flow="")

@@ -87,6 +87,7 @@ def worker(
     It takes only tasks of steps it knows, in the version it has. A second SIGTERM
     does not wait: what still runs is handed back and runs again elsewhere.
     """
+    from locktender.base import open_files
     from locktender.base.errors import InvalidInput
     from locktender.cli import arguments, load_flow
     from locktender.cli.shutdown import end_with_parent, freeze_own_objects
@@ -98,6 +99,7 @@ def worker(
             hint="Name a file, locktender worker flows.py, or a module, --app shop.flows.",
         )
     freeze_own_objects()
+    open_files.allow(open_files.FOR_BODIES)  # before user code: what that sets stays
     # Importing may take long, or hang: the parent process may end meanwhile.
     with end_with_parent() if with_parent else nullcontext():
         for text in files or ():

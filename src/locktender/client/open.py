@@ -112,7 +112,7 @@ def embedded(
     pools                none   `{"db": 4, "api[*]": {"limit": 2, "rate": "60/min", "lease": "30s"}}`
     tags                 none   `{"tenant=*": 1, "kind=bulk": {"limit": 2, "max_active": 50}}`
     fair                 none   the tag whose values take turns: `"tenant"`, or `{"key": ..., "weights": ...}`
-    async_permits        100    async tasks at once in one worker; -1 or 0 is unlimited
+    async_permits        1000   async tasks at once in one worker; -1 or 0 is unlimited
     thread_permits       8      tasks at once in its threads
     process_permits      cores  tasks at once in its child processes
     total_permits        -1     tasks at once of all kinds; -1 is unlimited
@@ -136,7 +136,7 @@ def embedded(
     topic_retention      7d     how long an event of a topic is kept for runs that begin to wait later
     max_bypass           16     tasks that may pass a large one before slots are kept for it
     max_starts_per_cycle 1000   tasks the leader starts in one commit
-    claim_batch          50     a batch of offers; two may be on their way to a worker
+    claim_batch          500    a batch of offers; two may be on their way to a worker
     memory_high          0.8    share of memory above which a worker takes less
     latency_threshold    none   99th percentile above which a worker takes less
     loop_lag             100ms  a step that blocks the loop for longer is named in the log

@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from locktender.base.errors import InvalidInput
+from locktender.base.limits import CLAIM_BATCH
 from locktender.base.names import UNLIMITED
 
 LARGE_WORKER = 100
@@ -35,6 +36,8 @@ RELEASE = 0.9
 """Memory and latency let go at 90 % of their threshold."""
 BATCHES_OFFERED = 2
 """Batches of offers that a worker without pressure may leave unanswered."""
+UNANSWERED = CLAIM_BATCH * BATCHES_OFFERED
+"""Offers that it may leave unanswered as shipped."""
 TOTAL = "total"
 """The name under which the worker as a whole is nearly full."""
 
@@ -67,7 +70,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class ClaimPolicy:
-    batch: int = 50
+    batch: int = CLAIM_BATCH
     memory_high: float = 0.8
     latency_threshold_us: int | None = None
     idle_us: int = 2_000_000

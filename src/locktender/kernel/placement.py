@@ -18,13 +18,13 @@ from locktender.base.changes import Silence
 from locktender.base.graph import TRACE
 from locktender.base.limits import Placement
 from locktender.base.model import WorkerRow
-from locktender.kernel.claim import TOTAL
+from locktender.kernel.claim import TOTAL, UNANSWERED
 from locktender.kernel.gates.protocol import UNBOUNDED
 from locktender.kernel.gates.worker import Requirement, WorkerGate
 
 HOLD = "hold"
 """The kind of permit of a process that only holds slots for code of its own."""
-MAX_OWN_OFFERS = 100
+MAX_OWN_OFFERS = UNANSWERED
 """Offers that the leader's own worker may leave unanswered: as many as others claim by default."""
 MAX_AFFINITIES = 10_000
 """Texts of `affinity` whose worker is remembered."""

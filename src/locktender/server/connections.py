@@ -21,15 +21,11 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from locktender.base import open_files
 from locktender.base.background import end_tasks
 from locktender.server.api.streams import MOST_STREAMS
 from locktender.server.app import MOST_REQUESTS, MOST_WAITING, STREAMS
 from locktender.server.ui.live import MOST_PAGES
-
-try:
-    import resource
-except ImportError:  # pragma: no cover — Windows has no bound of this kind
-    resource = None  # type: ignore[assignment]
 
 MOST_CONNECTIONS = 2 * MOST_REQUESTS + MOST_WAITING + MOST_STREAMS + MOST_PAGES
 OTHER_FILES = 256
@@ -42,24 +38,13 @@ LONG_ANSWER_SECONDS = 40.0
 
 def most_connections() -> int:
     """As many as the process may have files for."""
-    if resource is None:
-        return MOST_CONNECTIONS
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files == resource.RLIM_INFINITY:
-        return MOST_CONNECTIONS
-    return max(1, min(MOST_CONNECTIONS, files - OTHER_FILES))
+    files = open_files.bound()
+    return MOST_CONNECTIONS if files is None else max(1, min(MOST_CONNECTIONS, files - OTHER_FILES))
 
 
 def allow_files() -> None:
     """Raises the bound of open files, where it may be raised, to what `MOST_CONNECTIONS` need."""
-    if resource is None:
-        return
-    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = MOST_CONNECTIONS + OTHER_FILES
-    if now == resource.RLIM_INFINITY or now >= needed:
-        return
-    wanted = needed if most == resource.RLIM_INFINITY else min(needed, most)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    open_files.allow(MOST_CONNECTIONS + OTHER_FILES)
 
 
 class Closable(Protocol):

@@ -29,7 +29,7 @@ from locktender.base.ids import RunId
 from locktender.base.limits import Limits
 from locktender.base.model import DeadWorker, Failure, LimitRow, Proof, RunRow, WorkerRow
 from locktender.base.states import HOLDING, TERMINAL_RUNS, RunState, TaskState
-from locktender.kernel import lanes
+from locktender.kernel import claim, lanes
 from locktender.store import worker_changes
 from locktender.store.limit_rows import compose
 from locktender.store.protocol import Lost
@@ -77,7 +77,7 @@ class SimWorker:
             version="sim",
             permits=self.permits,
             total=self.total,
-            claim=-1 if self.local else 100,
+            claim=-1 if self.local else claim.UNANSWERED,
             labels=labels,
             since=now,
             lease_until=now + lease,

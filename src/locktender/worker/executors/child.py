@@ -30,6 +30,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from locktender.base import open_files
 from locktender.base.clock import SystemClock
 from locktender.base.model import Failure
 from locktender.base.names import did_you_mean
@@ -143,6 +144,7 @@ def serve(line: socket.socket) -> None:
 
 
 def prepare(hello: Hello) -> None:
+    open_files.give_back(hello.open_files)
     sys.path[:] = hello.sys_path
     if hello.log_level:
         logging.getLogger().setLevel(hello.log_level)

@@ -51,6 +51,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     """The worker prints what bodies log: so does the child."""
     own_level: int = 0
     """From where on the worker prints its own lines, and what `current().log` writes; 0: it does not."""
+    open_files: int | None = None
+    """The bound that the worker was started with; None: the child has it already."""
 
 
 class Work(msgspec.Struct, frozen=True, array_like=True):

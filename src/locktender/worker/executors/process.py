@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar
 
+from locktender.base import open_files
 from locktender.base.clock import Clock
 from locktender.base.errors import InvalidInput
 from locktender.base.model import Failure
@@ -150,6 +151,7 @@ class ProcessExecutor(BaseExecutor):
             logging.getLogger(STEP_LOGGER).getEffectiveLevel(),
             prints_all(),
             prints_own(),
+            open_files.at_start(),
         )
         child = Child(
             hello, self._deadline.fd, self._keep_fds, self._guard, self._receive, self._child_ended
