@@ -47,7 +47,7 @@ def loaded(*arguments: str) -> set[str]:
     done = subprocess.run(
         [sys.executable, "-c", script],
         # Lines that do not fit are folded by rich: no terminal of the caller's may decide about that.
-        env={**os.environ, "COLUMNS": "120"},
+        env={name: value for name, value in os.environ.items() if name != "COLUMNS"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

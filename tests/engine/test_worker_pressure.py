@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from locktender import step
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.config import Settings
 from locktender.engine import Engine
@@ -304,6 +305,18 @@ def test_d6_pressure_that_comes_and_goes_does_not_flood_the_log(
         felt.ask(READ_EVERY_US)
 
     assert 2 <= len(caplog.records) <= 1 + 200 * READ_EVERY_US // LOG_EVERY_US
+
+
+@step
+async def on_the_loop() -> None: ...
+
+
+@step(executor="thread")
+def in_a_thread() -> None: ...
+
+
+@step(executor="process")
+def in_a_process() -> None: ...
 
 
 async def test_the_first_row_of_a_worker_has_true_figures(tmp_path: Path):
