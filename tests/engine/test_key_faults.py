@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sqlite3
 from pathlib import Path
@@ -15,7 +16,9 @@ from tests.steps import held_steps as flows
 from tests.support.fault_injector import SHIFT, WRONG_KEYS, Injector
 from tests.support.table_faults import inject_key, key_faults
 
-from locktender import Client, Run, RunState, connect, embedded
+from locktender import Client, Run, RunState, connect, connect_async, embedded
+from locktender.base.config import Settings
+from locktender.store.open import store_for
 from locktender.testing import eventually
 
 pytest_plugins = ["locktender.testing.postgres"]
@@ -135,6 +138,19 @@ def test_a_run_that_the_queue_lacks_is_started_by_a_retry(store_url: str):
         assert "its place in the queue cannot be read" in run.why().text()
         engine.runs.retry([lost.id])
         assert run.result(PATIENCE) == flows.result_of(1)
+
+
+async def test_only_a_new_leader_looks_for_runs_that_the_queue_lacks(store_url: str):
+    async with connect_async(store_url) as client:
+        lost = await client.submit(flows.ordinary, 1)
+    await asyncio.to_thread(Injector(store_url).query, "DELETE FROM {}queue")
+    store = store_for(Settings(url=store_url))
+    await store.open()
+    try:
+        assert [each.id for each in (await store.load()).held] == [lost.id]
+        assert (await store.load(lost=False)).held == []
+    finally:
+        await store.close()
 
 
 @pytest.mark.long

@@ -27,6 +27,10 @@ class History:
             raise StoreError("away")
         return self.end
 
+    async def moved(self, after: str) -> tuple[str, bool]:
+        end = await self.now()
+        return end, end != after
+
 
 @pytest.fixture
 def history(monkeypatch: pytest.MonkeyPatch) -> History:

@@ -13,7 +13,7 @@ from locktender.server.state import DemandAnswer, Need
 from locktender.server.ui.inbox import arguments_text
 from locktender.server.ui.overview import demand_alerts
 from locktender.server.ui.pages import templates
-from locktender.server.ui.words import who
+from locktender.server.ui.words import clean, who
 
 NOW = 10**15
 ROW = WorkerRow("w", "host", 1, "0", {"async": 4}, 4, 4)
@@ -74,3 +74,18 @@ def test_a_bar_is_green_yellow_or_red_by_its_use(used: int, limit: int, colour: 
 
 def test_who_has_no_login_is_not_called_http():
     assert (who("http"), who("root@vm")) == ("no login", "root@vm")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("tenant é 漢字 <b>", "tenant é 漢字 <b>"),
+        ("a\x00b\x1b[31m", "ab"),
+        ("pay\u202egnp.exe", "paygnp.exe"),
+        ("\u2066a\u2069", "a"),
+        ("a\u00a0b\nc", "a\u00a0b\nc"),
+        (7, "7"),
+    ],
+)
+def test_text_of_users_is_shown_without_controls_and_turned_direction(text: object, shown: str):
+    assert clean(text) == shown

@@ -351,6 +351,20 @@ class HistoryPages:
         """The cursor behind all that is visible now."""
         return EventToken((await self._core.store.follow(Follow(LATEST))).cursor).text()
 
+    async def moved(self, after: str) -> tuple[str, bool]:
+        """The cursor behind all that is visible now, and whether there is a change behind `after`.
+
+        Two cursors may differ and have no change between them: PostgreSQL's are moved by every transaction.
+        """
+        try:
+            cursor = Cursor(EventToken.of(after).cursor)
+            found = await self._core.store.follow(Follow(cursor, limit=1))
+        except HistoryReplaced:
+            return await self.now(), True
+        if found.events:
+            return await self.now(), True
+        return EventToken(found.cursor).text(), False
+
     async def read(self, after: str) -> tuple[str, list[FollowedEvent]]:
         """The next page, and the cursor behind it. Raises `HistoryReplaced`, or `InvalidInput` for no cursor."""
         token = EventToken.of(after)

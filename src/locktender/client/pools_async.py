@@ -90,7 +90,7 @@ class AsyncPools:
 
         self._core.guard.check()
         store, pool = self._core.store, pool_name(name)
-        snapshot = await store.load()
+        snapshot = await store.load(lost=False)
         found = await pool_holders(store, snapshot)
         return PoolHolders(found.get(pool, []), instant(snapshot.now))
 

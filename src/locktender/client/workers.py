@@ -40,7 +40,7 @@ class PlacedTask(msgspec.Struct, frozen=True):
 
 async def placed_tasks(core: Core) -> list[PlacedTask]:
     """Which worker has what, of all executing runs."""
-    snapshot = await core.store.load()
+    snapshot = await core.store.load(lost=False)
     runs = {row.seq: row for row in (*snapshot.runs, *snapshot.held)}
     told = {each.token for worker in snapshot.workers for each in worker.stubborn}
     graphs: dict[str, tuple[Node, ...]] = {}
@@ -113,7 +113,7 @@ class AsyncWorkers:
 
     async def _drain_asked(self, worker: str) -> bool:
         """Whether a drain is on its way: asked of the leader, or ordered and not read yet."""
-        asked = [each.request for each in (await self._core.store.load()).requests]
+        asked = [each.request for each in (await self._core.store.load(lost=False)).requests]
         mine = [each.kind for each in asked if each is not None and each.subject == worker]
         if mine:
             return mine[-1] == "drain"

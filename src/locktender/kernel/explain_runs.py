@@ -132,12 +132,10 @@ def _runs_text(runs: tuple[str, ...], ends: int, every: bool) -> str:
 
 def place_precision(ledger: Ledger, head: QueuedRun, line: QueuePosition) -> Precision:
     """How a run's place in `line` is meant: whoever is held up at a tag is overtaken by those behind."""
+    if line.precision != "exact":
+        return line.precision
     waits_for_another = head.row.waits_for is not None and head.lane is None
-    return _precision(line.precision, waits_for_another or bool(_held_up(ledger, head, line)))
-
-
-def _precision(precision: Precision, unsure: bool) -> Precision:
-    return "about" if precision == "exact" and unsure else precision
+    return "about" if waits_for_another or _held_up(ledger, head, line) else "exact"
 
 
 def _held_up(ledger: Ledger, head: QueuedRun, line: QueuePosition) -> Set[str]:
@@ -193,9 +191,8 @@ def _full(
     else:
         ahead, precision = line.ahead_with(gate.name)
         beside = line.beside(gate.name) | {each.name for each in gates}
-        precision = _precision(
-            precision, bool((_held_up(ledger, head, line) & beside) - {gate.name})
-        )
+        if precision == "exact" and (_held_up(ledger, head, line) & beside) - {gate.name}:
+            precision = "about"
         turns = ahead
     elapsed = [now - holder.since for holder in holders]
     by_default = gate is ledger.run_gate and ledger.default_runs

@@ -145,7 +145,8 @@ class QueuePosition:
             if self.fair is not None and group.rank == self._rank and group.value in self._split:
                 first = min(group.waiting, self._served[group.value])
             if first:
-                found.update(dict.fromkeys(group.counters, first))
+                for counter in group.counters:
+                    found[counter] += first
         return found
 
     def beside(self, counter: str) -> set[str]:

@@ -89,7 +89,7 @@ class QueueReader:
         try:
             while after := await self._store.reassign_lanes(ReassignLanes(term, after)):
                 pass
-            self.lanes((await self._store.load()).lanes)
+            self.lanes((await self._store.load(lost=False)).lanes)
             read()
         except LocktenderError as error:
             log.warning("failed to reassign queue lanes: %s", error)

@@ -44,7 +44,7 @@ from locktender.store.readable import readable
 
 async def rebuild(store: Store) -> tuple[Scheduler, Snapshot]:
     """A ledger of all active work as the rows have it now. It decides nothing and writes nothing."""
-    snapshot = await store.load()
+    snapshot = await store.load(lost=False)
     scheduler = Scheduler(snapshot.limits, 0, "why", Defaults(dispatch_deadline_us=UNKNOWN_US))
     known = {row.kind for row in snapshot.limit_rows if row.effective is not None}
     scheduler.ledger.default_runs = "runs" not in known
@@ -220,7 +220,7 @@ async def queue_in_order(
         return await store.queue(limit, after)
     if after is not None:
         return (await queue_in_order(store, after.position + limit))[after.position :]
-    lanes = (await store.load()).lanes
+    lanes = (await store.load(lost=False)).lanes
     heads = await store.heads(Heads(lanes, min(limit, MAX_HEADS_READ), max(limit, MAX_HEADS_READ)))
     turns, _ = await turns_taken(store, limits.fair)
     rows = in_turn([row for row in heads if row.kind == "flow"], limits, turns)[:limit]

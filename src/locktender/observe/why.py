@@ -102,7 +102,7 @@ async def _explain_run(store: Store, run_id: str, labels: Declared | None) -> Wh
 async def _held(store: Store, row: RunRow, now: int) -> Why:
     from locktender.kernel.held_runs import reason_of  # noqa: PLC0415
 
-    snapshot = await store.load()
+    snapshot = await store.load(lost=False)
     in_flight = sum(run_of(task.id) == row.seq for task in snapshot.held_tasks)
     why = f"held: {reason_of(row)}" if row.state == RunState.HELD else row.unreadable
     note = f"Cancel it, or repair it and then: locktender runs retry {row.id}"

@@ -5,26 +5,29 @@ Only numbers go in and only places come out; `overview.html` draws them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from math import log10
 
 import msgspec
 
 from locktender.base.clock import SECOND
-from locktender.server.ui.reading import MOST_RUNS, ActiveWork, GateCount
+from locktender.server.ui.reading import (
+    BUCKET_SECONDS,
+    BUCKETS,
+    MOST_RUNS,
+    RATE_US,
+    ActiveWork,
+    GateCount,
+)
 from locktender.server.ui.words import address, brief, gate_family, gate_text, plural, segment
-from locktender.store.protocol import RecentRun
+from locktender.store.protocol import Traffic
 
 TOP, BOTTOM = 58.0, 208.0
 """Between these a chamber fills."""
 FULL = 10_000
 """As many fill a chamber to its brim."""
 LOWEST = 10.0
-RATE_US = 60 * SECOND
 MOST_BANDS = 5
-BUCKETS = 60
-BUCKET_SECONDS = 15
-ENDED_WELL = "succeeded"
+ENDED_WELL = ("succeeded", "cancelled")
 
 
 class Band(msgspec.Struct, frozen=True):
@@ -95,38 +98,33 @@ class Series(msgspec.Struct, frozen=True):
     """Seconds that 95 of 100 waited at most."""
 
 
-def rates(lately: Sequence[RecentRun], now: int) -> RunRates:
+def rates(traffic: Traffic) -> RunRates:
     """Where so many runs came lately that not all were read, of the time that was."""
-    span = _span(lately, now, RATE_US)
-    since = now - span
+    span = RATE_US
+    if traffic.read >= MOST_RUNS:
+        span = max(SECOND, min(span, traffic.now - traffic.oldest_at))
+    since = traffic.now - span
+    submitted = started = ended = failed = 0
+    for run in traffic.lately:
+        submitted += run.queued_at > since
+        started += run.started_at > since
+        if run.ended_at > since:
+            ended += 1
+            failed += run.state not in ENDED_WELL
     per_minute = RATE_US / span
-
-    def of(times: Iterable[int]) -> float:
-        return round(sum(at > since for at in times) * per_minute, 1)
-
-    return RunRates(
-        of(run.queued_at for run in lately),
-        of(run.started_at for run in lately),
-        of(run.ended_at for run in lately),
-        of(run.ended_at for run in lately if run.state not in (ENDED_WELL, "cancelled")),
-    )
+    return RunRates(*(round(each * per_minute, 1) for each in (submitted, started, ended, failed)))
 
 
-def _span(lately: Sequence[RecentRun], now: int, wanted: int) -> int:
-    oldest = min((run.queued_at for run in lately), default=0)
-    return max(SECOND, min(wanted, now - oldest)) if len(lately) >= MOST_RUNS else wanted
-
-
-def series(lately: Sequence[RecentRun], now: int) -> Series:
+def series(traffic: Traffic) -> Series:
     """The last quarter of an hour."""
     width = BUCKET_SECONDS * SECOND
-    first = (now // width - BUCKETS + 1) * width
+    first = (traffic.now // width - BUCKETS + 1) * width
     good, bad = [0.0] * BUCKETS, [0.0] * BUCKETS
     waits: list[list[float]] = [[] for _ in range(BUCKETS)]
-    for run in lately:
+    for run in traffic.lately:
         if run.ended_at >= first:
             at = min(BUCKETS - 1, (run.ended_at - first) // width)
-            (good if run.state in (ENDED_WELL, "cancelled") else bad)[at] += 60 / BUCKET_SECONDS
+            (good if run.state in ENDED_WELL else bad)[at] += 60 / BUCKET_SECONDS
         if run.started_at >= first:
             at = min(BUCKETS - 1, (run.started_at - first) // width)
             waits[at].append(max(0, run.started_at - run.queued_at) / SECOND)

@@ -82,16 +82,18 @@ class LiveFeed:
         while True:
             pause = READ_SECONDS
             try:
-                end = await self._reader.now()
+                if last is None:
+                    last, changed = await self._reader.now(), False
+                else:
+                    last, changed = await self._reader.moved(last)
             except LocktenderError as error:
                 log.debug("failed to read the end of the history: %s", error)
                 pause = AWAY_SECONDS
             else:
-                if last is not None and end != last:
+                if changed:
                     async with self._changed:
                         self.number += 1
                         self._changed.notify_all()
-                last = end
                 self._follows = True
             await asyncio.sleep(pause)
 

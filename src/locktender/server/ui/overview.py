@@ -47,16 +47,16 @@ async def show_overview(view: View) -> Response:
         RunFilter(states=["failed", "timed_out", "held"], limit=MOST_FAILED)
     )
     lately = await view.shared.lately()
-    found = rates(lately, work.now)
+    found = rates(lately)
     waiting = [each for each in work.gates if each.gate and each.waiting]
     waiting.sort(key=lambda each: -each.waiting)
-    idle = not lately and not work.opened.active
+    idle = not lately.read and not work.opened.active
     empty = idle and not await view.core.store.runs(RunFilter(limit=1))
     return await view.page(
         "overview.html",
         canal=canal(work, found),
         rates=found,
-        series=series(lately, work.now),
+        series=series(lately),
         passed=await view.shared.passed(work.now),
         gates=[(each, gate_href(each)) for each in waiting[:MOST_GATES]],
         more_gates=len(waiting) - MOST_GATES,

@@ -15,6 +15,7 @@ from heapq import nsmallest
 
 import msgspec
 
+from locktender.base.clock import SECOND
 from locktender.base.config import Settings
 from locktender.base.states import TaskState
 from locktender.client.core import Core
@@ -32,7 +33,7 @@ from locktender.observe.rebuilt import rebuild
 from locktender.server.state import Fresh
 from locktender.server.ui.live import LiveFeed
 from locktender.store.open import store_for
-from locktender.store.protocol import OpenRuns, RecentRun, Snapshot, Store, Traffic
+from locktender.store.protocol import OpenRuns, Snapshot, Store, Traffic
 
 WORK_SECONDS = 0.5
 COST_SECONDS = 10.0
@@ -43,6 +44,11 @@ SOON_SECONDS = 0.05
 MOST_LANES = 500
 MOST_RUNS = 10_000
 """Of the newest runs the times are read, for charts."""
+BUCKETS = 60
+BUCKET_SECONDS = 15
+"""Of the charts: the last quarter of an hour."""
+RATE_US = 60 * SECOND
+"""Rates are of the last minute."""
 MOST_WAITERS = 50
 """Waiting tasks that are named for each pool."""
 MOST_OPEN_HERE = 2_000
@@ -115,7 +121,8 @@ class SharedReadings:
         self._large = False
         self._work: Fresh[tuple[int | None, ActiveWork]] = Fresh(self._read_work, WORK_SECONDS)
         self._lately: Fresh[Traffic] = Fresh(
-            partial(core.store.traffic, 0, MOST_RUNS), WORK_SECONDS
+            partial(core.store.traffic, 0, MOST_RUNS, RATE_US, BUCKETS * BUCKET_SECONDS * SECOND),
+            WORK_SECONDS,
         )
         self._book = CostBook(core.store, COST_LAST_US)
         self._costs: Fresh[list[LimitCost]] = Fresh(self._book.read, COST_SECONDS)
@@ -126,9 +133,9 @@ class SharedReadings:
         mark, found = await self._work.get(READ_TIMEOUT_SECONDS)
         return found, mark is None or mark != self.feed.mark
 
-    async def lately(self) -> list[RecentRun]:
+    async def lately(self) -> Traffic:
         """The newest runs, for rates and charts."""
-        return (await self._lately.get(READ_TIMEOUT_SECONDS)).lately
+        return await self._lately.get(READ_TIMEOUT_SECONDS)
 
     async def costs(self, *, soon: bool) -> list[LimitCost] | None:
         """What each limit cost in waiting in the last 24 hours. None: it is being read, and `soon` was asked."""

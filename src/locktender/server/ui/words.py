@@ -159,12 +159,8 @@ def step_name(step: str) -> str:
 
 def clean(text: object) -> str:
     """Text of a user's, without control characters and marks that turn the direction of what follows."""
-    shown = without_controls(str(text))
-    return "".join(" " if _turns(each) else each for each in shown)
-
-
-def _turns(each: str) -> bool:
-    return "\u202a" <= each <= "\u202e" or "\u2066" <= each <= "\u2069"
+    shown = str(text)
+    return shown if shown.isprintable() else without_controls(shown)
 
 
 def address(path: str, /, **query: object) -> str:

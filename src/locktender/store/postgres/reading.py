@@ -20,6 +20,7 @@ from locktender.base.model import (
 from locktender.store.postgres import event_order, reads
 from locktender.store.postgres.session import PostgresSession
 from locktender.store.protocol import (
+    FOREVER_US,
     CountedTasks,
     Counts,
     EventFilter,
@@ -84,8 +85,10 @@ class PostgresReading:
     async def queue(self, limit: int, after: QueuePlace | None = None) -> list[QueueEntry]:
         return await self._look(lambda tx: reads.queue(tx, limit, after))
 
-    async def traffic(self, lanes: int, runs: int) -> Traffic:
-        return await self._look(lambda tx: reads.traffic(tx, lanes, runs))
+    async def traffic(
+        self, lanes: int, runs: int, queued_us: int = FOREVER_US, moved_us: int = FOREVER_US
+    ) -> Traffic:
+        return await self._look(lambda tx: reads.traffic(tx, lanes, runs, queued_us, moved_us))
 
     async def beside(self, run: int, most: int) -> QueueView | None:
         return await self._look(lambda tx: reads.beside(tx, run, most))

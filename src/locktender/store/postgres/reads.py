@@ -65,7 +65,8 @@ LONG_SNAPSHOT_US = 60 * SECOND
 _SETTLE_TRIES, _SETTLE_SECONDS = 20, 0.005
 
 
-async def load(tx: PostgresSession) -> Snapshot:
+async def load(tx: PostgresSession, *, lost: bool) -> Snapshot:
+    oldest = decode.OLDEST if lost else 0
     async with tx.transaction("begin_read"):
         limits, rows = await limits_in_force(tx)
         server, snapshot = await tx.row("history_position")
@@ -88,7 +89,7 @@ async def load(tx: PostgresSession) -> Snapshot:
             stops=[Order(*row) for row in await tx.all("stop_list")],
             held=decode.numbered(
                 decode.runs(await tx.all("runs_held") + await tx.all("runs_unknown"))
-                + decode.misplaced(await tx.all("runs_misplaced", decode.OLDEST))
+                + decode.misplaced(await tx.all("runs_misplaced", oldest))
             ),
             held_tasks=[TaskRow._make(row) for row in await tx.all("tasks_held")],
         )
@@ -250,12 +251,18 @@ async def queue(tx: PostgresSession, limit: int, after: QueuePlace | None) -> li
     return [QueueEntry(run, place) for place, run in enumerate(rows, first)]
 
 
-async def traffic(tx: PostgresSession, lanes: int, runs: int) -> Traffic:
-    by_lane = await tx.all("queue_by_lane", lanes)
-    times = await tx.all("runs_lately", runs)
+async def traffic(
+    tx: PostgresSession, lanes: int, runs: int, queued_us: int, moved_us: int
+) -> Traffic:
+    [now] = await tx.row("now")
+    by_lane = await tx.all("queue_by_lane", lanes) if lanes else []
+    *times, newest = await tx.all("runs_lately", runs, now - queued_us, now - moved_us)
     return Traffic(
+        now,
         [(str(signature), waiting) for signature, waiting in by_lane],
-        [RecentRun._make(row) for row in times],
+        [RecentRun._make(row[1:]) for row in times],
+        newest[2],
+        newest[3],
     )
 
 

@@ -247,8 +247,8 @@ class PostgresStore(
     async def resign(self, owner: str, term: int) -> None:
         await self._lead(lambda tx: tx.run("leader_resign", owner, term))
 
-    async def load(self) -> Snapshot:
-        return await self._read(reads.load)
+    async def load(self, *, lost: bool = True) -> Snapshot:
+        return await self._read(lambda tx: reads.load(tx, lost=lost))
 
     async def gather(self, gather: Gather) -> Gathered:
         actor, version = self._workers_seen

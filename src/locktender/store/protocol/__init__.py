@@ -72,6 +72,7 @@ from locktender.store.protocol.outbox import (
 )
 from locktender.store.protocol.reading import (
     BEGINNING,
+    FOREVER_US,
     FRONT,
     LATEST,
     CountedTasks,
@@ -133,6 +134,7 @@ __all__ = [
     "BEFORE_ALL",
     "BEGINNING",
     "BEHIND_ALL",
+    "FOREVER_US",
     "FORGET_KEYS_US",
     "FORGET_SESSIONS_US",
     "FRONT",

@@ -172,10 +172,18 @@ class RecentRun(NamedTuple):
 class Traffic(NamedTuple):
     """What came in and went out lately, and what waits where."""
 
+    now: int
     by_lane: list[tuple[str, int]]
     """Signature, as `kernel.lanes` reads it, and how many runs are queued there, the most first."""
     lately: list[RecentRun]
-    """Of runs, the newest first, without holds of slots."""
+    """Of the newest runs those that were queued, started or ended lately, the newest first."""
+    read: int
+    """How many of the newest runs were looked at, without holds of slots."""
+    oldest_at: int
+    """When the oldest of these was queued; 0: there is none."""
+
+
+FOREVER_US: Final = 2**60
 
 
 FRONT: Final = (-(2**63), -(2**63), -(2**63))
@@ -275,8 +283,14 @@ class Reading(StoreBase, Protocol):
         """
         ...
 
-    async def traffic(self, lanes: int, runs: int) -> Traffic:
-        """The longest lanes of the queue, and the times of the newest runs."""
+    async def traffic(
+        self, lanes: int, runs: int, queued_us: int = FOREVER_US, moved_us: int = FOREVER_US
+    ) -> Traffic:
+        """The longest lanes of the queue, and the times of the newest runs.
+
+        Of these only what was queued in the last `queued_us`, or started or ended in the last `moved_us`: most of
+        10,000 may be old, and a row that is not returned costs a tenth.
+        """
         ...
 
     async def beside(self, run: int, most: int) -> QueueView | None:

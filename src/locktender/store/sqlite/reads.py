@@ -47,8 +47,9 @@ ENDED_LATELY = 500
 """Runs of each end among which those of one flow are looked for."""
 
 
-def load(tx: SqliteSession) -> Snapshot:
+def load(tx: SqliteSession, *, lost: bool) -> Snapshot:
     limits, rows = limits_in_force(tx)
+    oldest = decode.OLDEST if lost else 0
     return Snapshot(
         now=tx.now(),
         cursor=Cursor(str(tx.row("history_position")[0])),
@@ -68,7 +69,7 @@ def load(tx: SqliteSession) -> Snapshot:
         stops=[Order(*row) for row in tx.all("stop_list")],
         held=decode.numbered(
             decode.runs(tx.all("runs_held") + tx.all("runs_unknown"))
-            + decode.misplaced(tx.all("runs_misplaced", decode.OLDEST))
+            + decode.misplaced(tx.all("runs_misplaced", oldest))
         ),
         held_tasks=[TaskRow._make(row) for row in tx.all("tasks_held")],
     )
@@ -202,12 +203,16 @@ def queue(tx: SqliteSession, limit: int, after: QueuePlace | None) -> list[Queue
     return [QueueEntry(run, place) for place, run in enumerate(rows, first)]
 
 
-def traffic(tx: SqliteSession, lanes: int, runs: int) -> Traffic:
-    by_lane = tx.all("queue_by_lane", lanes)
-    times = tx.all("runs_lately", runs)
+def traffic(tx: SqliteSession, lanes: int, runs: int, queued_us: int, moved_us: int) -> Traffic:
+    now = tx.now()
+    by_lane = tx.all("queue_by_lane", lanes) if lanes else []
+    *times, newest = tx.all("runs_lately", runs, now - queued_us, now - moved_us)
     return Traffic(
+        now,
         [(str(signature), waiting) for signature, waiting in by_lane],
-        [RecentRun._make(row) for row in times],
+        [RecentRun._make(row[1:]) for row in times],
+        newest[2],
+        newest[3],
     )
 
 

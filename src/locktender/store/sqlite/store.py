@@ -33,6 +33,7 @@ from locktender.base.model import (
 from locktender.store.forking import check_process
 from locktender.store.migrate import no_store
 from locktender.store.protocol import (
+    FOREVER_US,
     Accept,
     Answer,
     ChangeNotice,
@@ -237,8 +238,8 @@ class SqliteStore(
         await self._write(lambda tx: leader_verbs.resign(tx, owner, term))
         self._opened.live.drop(owner)
 
-    async def load(self) -> Snapshot:
-        return await self._read(reads.load)
+    async def load(self, *, lost: bool = True) -> Snapshot:
+        return await self._read(lambda tx: reads.load(tx, lost=lost))
 
     async def gather(self, gather: Gather) -> Gathered:
         actor, version = self._workers_seen
@@ -357,8 +358,10 @@ class SqliteStore(
     async def queue(self, limit: int, after: QueuePlace | None = None) -> list[QueueEntry]:
         return await self._look(lambda tx: reads.queue(tx, limit, after))
 
-    async def traffic(self, lanes: int, runs: int) -> Traffic:
-        return await self._look(lambda tx: reads.traffic(tx, lanes, runs))
+    async def traffic(
+        self, lanes: int, runs: int, queued_us: int = FOREVER_US, moved_us: int = FOREVER_US
+    ) -> Traffic:
+        return await self._look(lambda tx: reads.traffic(tx, lanes, runs, queued_us, moved_us))
 
     async def beside(self, run: int, most: int) -> QueueView | None:
         return await self._look(lambda tx: reads.beside(tx, run, most))

@@ -99,6 +99,23 @@ class TestQueueing:
         assert [each.state for each in found.lately] == ["running", "queued", "queued"]
         assert found.lately[0].started_at
         assert not found.lately[0].ended_at
+        assert (found.read, found.oldest_at) == (3, min(each.queued_at for each in found.lately))
+
+    async def test_traffic_leaves_out_runs_of_which_nothing_happened_lately(
+        self, world: StoreScene
+    ) -> None:
+        store = await world.open()
+        nothing = await store.traffic(0, 10)
+        assert (nothing.lately, nothing.read, nothing.oldest_at) == ([], 0, 0)
+        leader = await SceneLeader.stand(store)
+        runs = [await submitted(store) for _ in range(3)]
+        await leader.start(runs[0].seq)
+        oldest = (await store.traffic(0, 10)).lately[-1]
+        found = await store.traffic(0, 10, -SECOND, 3600 * SECOND)
+        assert (found.by_lane, found.lately) == ([], [oldest])
+        assert (oldest.state, found.read, found.oldest_at) == ("running", 3, oldest.queued_at)
+        assert len((await store.traffic(0, 10, 3600 * SECOND, -SECOND)).lately) == 3
+        assert (await store.traffic(0, 2, -SECOND, 3600 * SECOND)).lately == []
 
     @pytest.mark.parametrize("fair", [True, False])
     async def test_a_line_counts_who_waits_beside_a_run_by_lane_and_priority(

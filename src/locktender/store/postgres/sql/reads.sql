@@ -378,9 +378,17 @@ FROM (
 JOIN locktender.lane l ON l.id = q.lane
 
 -- name: runs_lately
--- The states and times of the newest runs.
-SELECT state, queued_at, started_at, ended_at FROM locktender.run WHERE kind <> 'hold'
-ORDER BY seq DESC LIMIT $1
+-- Of the newest runs ($1) the states and times of those queued since $2, or started or ended since $3; the last row
+-- says how many are the newest, and when the oldest of them was queued.
+WITH newest AS MATERIALIZED (
+    SELECT seq, state, queued_at, started_at, ended_at FROM locktender.run WHERE kind <> 'hold'
+    ORDER BY seq DESC LIMIT $1
+)
+SELECT seq, state, queued_at, started_at, ended_at FROM newest
+WHERE queued_at >= $2 OR started_at >= $3 OR ended_at >= $3
+UNION ALL
+SELECT 0, '', count(*), coalesce(min(queued_at), 0), 0 FROM newest
+ORDER BY 1 DESC
 
 -- name: queue_place
 -- Where a queued run stands in its lane.
