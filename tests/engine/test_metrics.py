@@ -368,9 +368,11 @@ async def test_stale_writes_and_lost_listeners_are_counted(postgres_url: str):
 
         assert await number("listener_replaced_total") == 0
         conn = await asyncpg.connect(postgres_url)
-        await conn.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        ended = (
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
             " WHERE datname = current_database() AND query ILIKE 'LISTEN%'"
         )
+        # It may be about to listen for the first time.
+        await until(lambda: conn.fetchval(ended), "a listener to end")
         await conn.close()
         await until(lambda: number("listener_replaced_total"), "a new listener")

@@ -16,7 +16,7 @@ from locktender.base import ids
 from locktender.base.changes import TaskRow
 from locktender.base.events import Change
 from locktender.base.graph import Graph, needs_of, outputs, templates
-from locktender.base.model import RUN_AGAIN, Failure, RunRow
+from locktender.base.model import RUN_AGAIN, RunRow
 from locktender.base.states import RunState, TaskState
 from locktender.kernel import render
 from locktender.kernel.entries import RunEntry, TaskEntry
@@ -24,7 +24,7 @@ from locktender.kernel.lifecycle import UNNEEDED, Lifecycle, failure_of
 from locktender.kernel.node_state import PLAIN, SLICE, Existing
 
 _AGAIN = msgspec.json.encode(RUN_AGAIN)
-_UNNEEDED = msgspec.json.encode(Failure("condition", UNNEEDED, retryable=False))
+_UNNEEDED = UNNEEDED.encode()
 LEADER_CHANGED = "its leader changed"
 
 
@@ -198,7 +198,7 @@ def _with_its_worker(row: TaskRow) -> bool:
 
 def _is_skipped(row: TaskRow) -> bool:
     """Whether the last try skipped it. A row that it had no use for says nothing: its map may have been empty."""
-    return row.state == TaskState.SKIPPED and row.error != _UNNEEDED
+    return row.state == TaskState.SKIPPED and _UNNEEDED not in (row.error or b"")
 
 
 def _undone(graph: Graph, rows: Sequence[TaskRow]) -> AbstractSet[int]:
