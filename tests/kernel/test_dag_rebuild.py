@@ -339,3 +339,16 @@ def test_a_map_of_few_items_is_expanded_at_once():
     rows = Rows(flow, [b"[" + b",".join([b"1"] * 50) + b"]", b"[1,2]"], slices=40)
     assert [place for place in rows.open() if place[0] == 1] == [(1, 0), (1, 1)]
     assert len(rows.open()) == 42
+
+
+def test_items_in_order_that_were_held_up_are_asked_for_in_slices():
+    flow = graph(items("a"), items("b", Output(0), in_order=True))
+    rows = Rows(flow, [b"[1,2,3,4,5]"], slices=2)
+    rows.expand()
+    for idx in (4, 3, 2, 1):
+        rows.end((0, idx), "completed")
+    rows.progress.backlog.budget.renew()
+    rows.end((0, 0), "completed")
+    assert [place for place in rows.open() if place[0] == 1] == [(1, 0), (1, 1)]
+    rows.expand()
+    assert [place for place in rows.open() if place[0] == 1] == [(1, idx) for idx in range(5)]

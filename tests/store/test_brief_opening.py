@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from locktender.base.clock import SECOND
-from locktender.base.errors import NotFound, SchemaTooNew
+from locktender.base.errors import NotFound, SchemaTooNew, StoreBusy, StoreError
 from locktender.store.postgres import PostgresStore
 from locktender.store.sqlite.store import SqliteStore
 from locktender.testing.conformance.world import submitted
@@ -98,6 +99,49 @@ async def test_a_file_is_read_while_another_process_writes(tmp_path: Path) -> No
     await writer.open(migrates=False, brief=True)
     assert (await submitted(writer)).id != run.id
     await writer.close()
+    await made.close()
+
+
+async def test_a_first_write_that_found_the_file_busy_is_tried_again(tmp_path: Path) -> None:
+    path = tmp_path / "locktender.db"
+    made = SqliteStore(path)
+    await made.open()
+    lock = made._opened.write_lock  # pyright: ignore[reportPrivateUsage]
+    store = SqliteStore(path, busy_timeout_us=1)
+    await store.open(migrates=False, creates=False, brief=True)
+    lock.enter()
+    try:
+        for _ in range(2):
+            with pytest.raises(StoreBusy):
+                await submitted(store)
+    finally:
+        lock.leave()
+    assert await submitted(store)
+    await store.close()
+    await made.close()
+
+
+async def test_a_store_is_closed_while_its_first_write_waits(tmp_path: Path) -> None:
+    path = tmp_path / "locktender.db"
+    made = SqliteStore(path)
+    await made.open()
+    lock = made._opened.write_lock  # pyright: ignore[reportPrivateUsage]
+    store = SqliteStore(path, busy_timeout_us=SECOND // 10)
+    await store.open(migrates=False, creates=False, brief=True)
+    lock.enter()
+    try:
+        write = asyncio.create_task(submitted(store))
+        await asyncio.sleep(0)
+        write.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await write
+        # The thread that waits for the lock ends when it has waited for long enough.
+        async with asyncio.timeout(60):
+            await store.close()
+    finally:
+        lock.leave()
+    with pytest.raises(StoreError, match="not open"):
+        await submitted(store)
     await made.close()
 
 

@@ -345,13 +345,13 @@ class RunGraph:
     def _follow(self, step: NodeState, idx: int) -> None:
         """Item `idx` of its source has ended: its own may be asked for."""
         heappush(step.early, idx)
-        if step.phase is Phase.WAITING or not step.expanded:
-            return
-        for due in now_due(step):
-            if step.behind:
-                step.behind.append(due)
-            elif step.phase is Phase.ACTIVE:
-                self._take(step, due)
+        due = now_due(step) if step.phase is Phase.ACTIVE and step.expanded else ()
+        if step.behind:
+            step.behind.extend(due)
+        elif len(due) == 1:
+            self._take(step, due[0])
+        elif due:
+            self._take_first(step, due)
 
     def _take(self, step: NodeState, idx: int) -> None:
         """Ask for an item, or skip it."""

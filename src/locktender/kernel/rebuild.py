@@ -198,6 +198,9 @@ def _with_its_worker(row: TaskRow) -> bool:
 
 def _is_skipped(row: TaskRow) -> bool:
     """Whether the last try skipped it. A row that it had no use for says nothing: its map may have been empty."""
+    if row.state == TaskState.PENDING:
+        # Not decided before its run was held. If it had run before, that try has reset what follows from it.
+        return True
     return row.state == TaskState.SKIPPED and _UNNEEDED not in (row.error or b"")
 
 

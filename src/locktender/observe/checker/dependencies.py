@@ -51,7 +51,8 @@ def all_completed(run: CheckedRun, plan: NodePlan) -> bool:
 
 
 def _is_skipped(tally: UseCount) -> bool:
-    return tally.counts[SKIPPED] == tally.total and not tally.unneeded
+    """It ran in no try that counts: rows that were not decided about are of a try in which the run was held."""
+    return tally.counts[SKIPPED] + tally.pending == tally.total and not tally.unneeded
 
 
 def _undone(run: CheckedRun, graph: GraphPlan) -> frozenset[int]:

@@ -22,6 +22,8 @@ from locktender.observe.timeline import Timeline, TimelinePart
 log: logging.Logger = logging.getLogger(__name__)
 LARGE_TIMELINE, TIMELINES_KEPT = 2_000, 16
 """Tasks of a run whose timeline is kept, and how many are: some 10 kB each."""
+MOST_DRAWN = 4
+"""At once: a client that has gone does not stop its drawing, and each reads the whole history of a run."""
 MOST_BEGUN = 2
 """Drawings in progress beyond which none is begun ahead."""
 
@@ -35,6 +37,7 @@ class Timelines:
     def __init__(self) -> None:
         self._kept: OrderedDict[Key, Timeline] = OrderedDict()
         self._drawing: dict[Key, asyncio.Task[Timeline]] = {}
+        self._room = asyncio.Semaphore(MOST_DRAWN)
 
     async def of(self, core: Core, info: RunInfo, part: TimelinePart) -> Timeline:
         if info.state not in TERMINAL_RUNS:
@@ -63,10 +66,14 @@ class Timelines:
         await end_tasks(list(self._drawing.values()))
 
     def _draw(self, core: Core, key: Key) -> asyncio.Task[Timeline]:
-        task = asyncio.create_task(timeline(core, key[0], key[3]), name="locktender-timeline")
+        task = asyncio.create_task(self._in_turn(core, key), name="locktender-timeline")
         self._drawing[key] = task
         task.add_done_callback(partial(self._drawn, key))
         return task
+
+    async def _in_turn(self, core: Core, key: Key) -> Timeline:
+        async with self._room:
+            return await timeline(core, key[0], key[3])
 
     def _drawn(self, key: Key, task: asyncio.Task[Timeline]) -> None:
         self._drawing.pop(key, None)

@@ -1,8 +1,8 @@
 """`/ui/live`: tells open pages that something has changed, at most twice a second.
 
-One reader for all pages of this server looks at the end of the history, and only
-while a page is open: that is one small read, however much happens. A page then
-asks for its own fragment again. The message says nothing of what changed, so
+One reader for all pages of this server looks for an event behind the last one it saw,
+and only while a page is open: that is one small read, however much happens. A page
+then asks for its own fragment again. The message says nothing of what changed, so
 that it may go to anyone who may read.
 """
 

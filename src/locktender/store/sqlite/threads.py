@@ -78,36 +78,60 @@ class _Thread:
         self._queue: queue.SimpleQueue[StoreCall | None] = queue.SimpleQueue()
         self._room = asyncio.Semaphore(MAX_QUEUED)
         self._opened: asyncio.Future[None] | None = None
-        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._name = name
+        self._thread: threading.Thread | None = None
         self._closed = False
 
     async def open(self) -> None:
-        """Starts the thread, once. What it could not open is raised to all who waited for it."""
-        if self._opened is None:
-            self._opened = asyncio.get_running_loop().create_future()
+        """Starts the thread, once. If that fails, all who waited get the error, and the next call tries again."""
+        opened = self._opened
+        if opened is None or (opened.done() and opened.exception() is not None):
+            self._check_open()
+            self._opened = opened = asyncio.get_running_loop().create_future()
+            # Nobody may be left to take the error: then it is not one.
+            opened.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._thread = threading.Thread(
+                target=self._main, args=(opened,), name=self._name, daemon=True
+            )
             self._thread.start()
         # A caller that stops waiting does not stop the opening for the others.
-        await asyncio.shield(self._opened)
+        await asyncio.shield(opened)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError("the store is closed.", hint="Open it first.")
 
     async def call(self, verb: Callable[[SqliteSession], T], *, outside: bool = False) -> T:
         """The verb's result. A caller that stops waiting does not stop the verb."""
-        if self._opened is None or not self._opened.done():
+        if not self._serves:
             await self.open()
         await self._room.acquire()
-        if self._closed:
+        try:
+            self._check_open()
+        except StoreError:
             self._room.release()
-            raise StoreError("the store is closed.", hint="Open it first.")
+            raise
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         self._queue.put(StoreCall(verb, loop, future, self._room.release, outside))
         return await future
+
+    @property
+    def _serves(self) -> bool:
+        opened = self._opened
+        return opened is not None and opened.done() and opened.exception() is None
 
     async def close(self) -> None:
         """Finishes what was handed in, then ends the thread."""
         if self._closed:
             return
         self._closed = True
-        if self._thread.ident is None:
+        if self._thread is None or self._opened is None:
+            return
+        if not self._opened.done():
+            await asyncio.wait([self._opened])
+        if not self._serves:
+            self._thread.join()
             return
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[Any] = loop.create_future()
@@ -116,13 +140,10 @@ class _Thread:
         await ended
         self._thread.join()
 
-    def _main(self) -> None:
-        opened = self._opened
-        assert opened is not None  # noqa: S101
+    def _main(self, opened: asyncio.Future[None]) -> None:
         try:
             session = self._connect()
         except BaseException as error:  # noqa: BLE001
-            self._closed = True
             _settle_opened(opened, self._explain(error))
             return
         _settle_opened(opened, None)
