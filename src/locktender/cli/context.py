@@ -36,7 +36,7 @@ WATCH_SECONDS = 1.0
 
 
 class ReaderGone(Exception):
-    """Nobody reads the output any more (`| head`). Of a broken pipe itself typer makes exit code 1."""
+    """The reader of the output has closed it (`| head`). Typer turns a BrokenPipeError into exit code 1."""
 
 
 @dataclass(frozen=True)

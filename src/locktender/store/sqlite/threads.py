@@ -88,7 +88,7 @@ class _Thread:
         if opened is None or (opened.done() and opened.exception() is not None):
             self._check_open()
             self._opened = opened = asyncio.get_running_loop().create_future()
-            # Nobody may be left to take the error: then it is not one.
+            # Every caller may have been cancelled: without this asyncio logs an error that none received.
             opened.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._thread = threading.Thread(
                 target=self._main, args=(opened,), name=self._name, daemon=True
