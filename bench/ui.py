@@ -199,11 +199,12 @@ class Opened(NamedTuple):
 
 def open_page(browser: Browser, served: Served, path: str, *, drawn: str = "") -> Opened:
     """Opens a page anew. `drawn`: an element that stands when it is whole."""
-    time.sleep(REST_SECONDS)
     context = browser.new_context(base_url=served.origin, viewport={"width": 1280, "height": 800})
     page = context.new_page()
     page.set_default_timeout(120_000)
     page.goto("about:blank")
+    # A new window loads pages of the browser's own for its bars: those are no part of ours.
+    page.wait_for_timeout(REST_SECONDS * 1e3)
     before = served.cpu_ms()
     page.goto(path, wait_until="load")
     if drawn:

@@ -73,6 +73,12 @@ async def test_costs_are_followed_and_forgotten(
         last = minutes[-1].waits
         assert book.passed(later) == {GATE: pytest.approx(last * 3 / 4)}
         assert book.passed(later + MINUTE) == {}
+        clock.advance(HOUR // 2)
+        await told(leader, clock, 3, holder=9)
+        clock.advance(HOUR // 2 + 2 * MINUTE)
+        [left] = await book.read()
+        assert (left.us, left.waits) == (3 * SECOND, 6)
+        assert [(each.run, each.us) for each in left.to] == [("#9", 3 * SECOND)]
         clock.advance(HOUR + 61 * SECOND)
         assert await book.read() == []
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from heapq import nsmallest
 from typing import Final, NamedTuple
 
 import msgspec
@@ -136,12 +137,11 @@ class HolderNames:
         self._known: dict[int, RunRow | None] = {}
 
     async def of(self, lost: Mapping[int, int]) -> tuple[LostTo, ...]:
-        most = sorted(lost.items(), key=lambda each: (-each[1], each[0]))
         found: list[LostTo] = []
-        for seq, us in most[:MAX_NAMED]:
+        for us, seq in nsmallest(MAX_NAMED, ((-us, seq) for seq, us in lost.items())):
             row = await self._row(seq)
             found.append(
-                LostTo(f"#{seq}", us) if row is None else LostTo(row.id, us, dict(row.tags))
+                LostTo(f"#{seq}", -us) if row is None else LostTo(row.id, -us, dict(row.tags))
             )
         return tuple(found)
 
@@ -176,6 +176,10 @@ class CostBook:
         """Numbers of events that will be read again: one with a smaller number may become visible later."""
         self._samples = Samples(())
         self._by_minute: dict[int, Costs] = {}
+        self._total: Costs = {}
+        """Of all these minutes: of a day with many runs they are too many to be added up for each question."""
+        self._found: list[LimitCost] | None = None
+        """What the total came to; None: it has changed since."""
 
     async def read(self) -> list[LimitCost]:
         since = await self._store.now() - self._last_us
@@ -191,7 +195,9 @@ class CostBook:
                 self._after = max(rows[0].seq - 1, self._after - OVERLAP)
                 break
         self._forget(since)
-        return await self._costs()
+        if self._found is None:
+            self._found = await self._named_costs()
+        return self._found
 
     def passed(self, now: int) -> dict[str, float]:
         """Gate → how many of those that had waited there went on within the last minute, about."""
@@ -223,33 +229,46 @@ class CostBook:
         for event in events:
             costs = self._by_minute.setdefault(event.at // MINUTE, {})
             for gate, (us, waits) in event.data.get("gates", {}).items():
-                before, count, to = costs.get(gate, (0, 0, {}))
                 # Those waits ended in the second before: none of them began earlier than all of them last.
                 began = max(since, event.at - us)
                 shares = self._samples.shares(gate, began, event.at, most=MAX_SAMPLES)
-                for run, part in charged(us, shares).items():
-                    to[run] = to.get(run, 0) + part
-                costs[gate] = before + us, count + waits, to
+                more = us, waits, charged(us, shares)
+                _add_cost(costs, gate, more)
+                _add_cost(self._total, gate, more)
+                self._found = None
 
     def _forget(self, since: int) -> None:
         for minute in [each for each in self._by_minute if (each + 1) * MINUTE <= since]:
-            del self._by_minute[minute]
+            for gate, cost in self._by_minute.pop(minute).items():
+                _take_cost(self._total, gate, cost)
+            self._found = None
         self._samples.forget(since)
 
-    async def _costs(self) -> list[LimitCost]:
-        total: Costs = {}
-        for costs in self._by_minute.values():
-            for gate, (us, waits, to) in costs.items():
-                before, count, whole = total.get(gate, (0, 0, {}))
-                for run, part in to.items():
-                    whole[run] = whole.get(run, 0) + part
-                total[gate] = before + us, count + waits, whole
+    async def _named_costs(self) -> list[LimitCost]:
         names = HolderNames(self._store)
         found = [
             LimitCost(gate, us, waits, await names.of(to))
-            for gate, (us, waits, to) in total.items()
+            for gate, (us, waits, to) in self._total.items()
         ]
         return sorted(found, key=lambda each: (-each.us, each.gate))
+
+
+def _add_cost(costs: Costs, gate: str, more: tuple[int, int, Mapping[int, int]]) -> None:
+    us, waits, to = costs.get(gate, (0, 0, {}))
+    for run, part in more[2].items():
+        to[run] = to.get(run, 0) + part
+    costs[gate] = us + more[0], waits + more[1], to
+
+
+def _take_cost(costs: Costs, gate: str, less: tuple[int, int, Mapping[int, int]]) -> None:
+    us, waits, to = costs[gate]
+    for run, part in less[2].items():
+        to[run] -= part
+        if not to[run]:
+            del to[run]
+    costs[gate] = us - less[0], waits - less[1], to
+    if costs[gate] == (0, 0, {}):
+        del costs[gate]
 
 
 async def last_before(store: Store, at: int) -> int:
