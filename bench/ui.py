@@ -40,7 +40,8 @@ from bench.report import Figure
 from bench.sleepers import STORES
 from locktender import Client, RunState, Submission, connect, embedded
 from locktender.testing import eventually
-from locktender.testing.postgres_server import copy_of, server, template
+from locktender.testing.postgres_server import connected, copy_of, server, template
+from locktender.testing.postgres_server import run as wait_for
 
 FINISHED, QUEUED, ITEMS, LONG = 100_000, 10_000, 100_000, 1_000_000
 BATCH = 10_000
@@ -149,13 +150,13 @@ def url_of(store: str) -> Generator[str]:
 
 
 def _database(url: str) -> psutil.Process | None:
-    """The database server that this process has started."""
-    if not url.startswith("postgres"):
-        return None
-    for each in psutil.Process().children(recursive=True):
-        if "postgres" in each.name() and each.children():
-            return each
-    return None
+    """The database server, which is nobody's child."""
+    return wait_for(_parent_of_backend(url)) if url.startswith("postgres") else None
+
+
+async def _parent_of_backend(url: str) -> psutil.Process | None:
+    async with connected(url) as connection:
+        return psutil.Process(await connection.fetchval("SELECT pg_backend_pid()")).parent()
 
 
 def stand(client: Client, sizes: Sizes) -> None:
