@@ -34,6 +34,19 @@ def test_the_head_of_a_line_needs_one_slot_or_any_holder_to_end():
     assert "and more of those before it" in last.text
 
 
+def test_many_holders_are_counted_and_some_of_them_named():
+    stage = Stage(pools(db=PoolRule(40)), graph(items(pools=needs(db=1))), worker=ANY)
+    run = stage.submit(consts=numbers(120))
+    tasks = [stage.entry(run, "m", idx).id for idx in range(40)]
+    named = f"tasks {', '.join(map(str, tasks[:5]))} and 35 more to end"
+    for idx, ends in ((40, "any of "), (60, "any 21 of "), (79, "")):
+        [opening] = opens(stage, run, idx=idx)
+        assert opening.text == f"pool db 40 → {idx + 1}, or {ends}{named}"
+        assert (opening.tasks, opening.ends) == (tuple(tasks[:20]), idx - 39)
+    [opening] = opens(stage, run, idx=80)
+    assert opening.text == f"pool db 40 → 81, or {named}, and more of those before it"
+
+
 def test_those_before_it_that_wait_elsewhere_take_nothing():
     limits = pools(db=PoolRule(1), gpu=PoolRule(1, paused=True))
     both = graph(items(pools=needs(db=1, gpu=1)), flow="both")

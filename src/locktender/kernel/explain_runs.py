@@ -21,7 +21,14 @@ from locktender.kernel.ledger import Ledger
 from locktender.kernel.node_state import Phase
 from locktender.kernel.pauses import pause_texts
 from locktender.kernel.queue_position import Precision, QueuePosition
-from locktender.kernel.reasons import MAX_HOLDERS_SHOWN, GateOpening, Holder, Reason, Typical
+from locktender.kernel.reasons import (
+    MAX_HOLDERS_SHOWN,
+    GateOpening,
+    Holder,
+    Reason,
+    Typical,
+    ends_text,
+)
 from locktender.kernel.scheduler import Scheduler
 
 MAX_BEFORE: Final = 1_000
@@ -95,7 +102,10 @@ def runs_to_start(
             ends = reason.used + ahead + 1 - reason.limit
             every = ends <= len(runs) + reason.more_holders
             knob = _tag_text(name) if kind == "tag" else name
-            text = f"{knob} {reason.limit} → {reason.limit + ends}" + _runs_text(runs, ends, every)
+            text = f"{knob} {reason.limit} → {reason.limit + ends}"
+            if runs:
+                enough = ends if every else 0
+                text += f", or {ends_text('run', runs, enough, reason.more_holders)}"
             found.append(
                 GateOpening(
                     reason.gate,
@@ -117,17 +127,6 @@ def _tag_text(name: str) -> str:
 
 def _gates(head: QueuedRun) -> tuple[Gate, ...]:
     return () if head.lane is None else head.lane.gates
-
-
-def _runs_text(runs: tuple[str, ...], ends: int, every: bool) -> str:
-    if not runs:
-        return ""
-    named = ", ".join(runs[:3]) + (" …" if len(runs) > 3 else "")
-    if not every:
-        return f", or run{'s' * (len(runs) > 1)} {named} to end, and more of those before it"
-    if len(runs) == ends:
-        return f", or run{'s' * (len(runs) > 1)} {named} to end"
-    return f", or any {'' if ends == 1 else f'{ends:,} '}of runs {named} to end"
 
 
 def place_precision(ledger: Ledger, head: QueuedRun, line: QueuePosition) -> Precision:

@@ -23,7 +23,7 @@ from locktender.kernel.gates.rate import RateGate
 from locktender.kernel.gates.worker import WorkerGate
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.placement import Worker
-from locktender.kernel.reasons import MAX_HOLDERS_SHOWN, GateOpening
+from locktender.kernel.reasons import MAX_HOLDERS_SHOWN, GateOpening, ends_text
 
 
 class Trial(NamedTuple):
@@ -231,24 +231,32 @@ class _Asked(NamedTuple):
         ends = self._ends(gate, need)
         if not isinstance(gate, PoolGate):
             # The run's own bounds are part of its flow: nobody can change them.
-            text = _ends_text(ends) or "those before it to end"
-            return GateOpening(name, text, None, *ends, slots=slots, about=about)
+            text = ends.text() if ends.tasks else "those before it to end"
+            return GateOpening(name, text, None, ends.tasks, ends.enough, slots=slots, about=about)
         text = f"pool {gate.name} {gate.limit} → {limit}" + (" and resumed" if gate.paused else "")
         at = None
         if gate.limit < need:
-            ends = ((), 0)
+            ends = _Ends()
             text += f" (locktender pools set {gate.name} {limit})"
         elif not gate.paused:
-            text += f", or {_ends_text(ends)}" if ends[0] else ""
+            text += f", or {ends.text()}" if ends.tasks else ""
             at, dead = _dead(self.view.ledger, gate, slots)
             if at is not None:
                 left = spoken(max(0, at - self.view.now))
                 text += f", or {left} to pass: slots are kept for dead worker {dead}"
         return GateOpening(
-            name, text, limit, *ends, slots=slots, resume=gate.paused, at=at, about=about
+            name,
+            text,
+            limit,
+            ends.tasks,
+            ends.enough,
+            slots=slots,
+            resume=gate.paused,
+            at=at,
+            about=about,
         )
 
-    def _ends(self, gate: Gate, need: int) -> Ends:
+    def _ends(self, gate: Gate, need: int) -> _Ends:
         """Who holds it, and how many of them have to end.
 
         Their end opens other gates too: some that these block alone may start first.
@@ -274,7 +282,7 @@ class _Asked(NamedTuple):
                 opened |= self.view.gates_served(workers[name], executor)
         return _Walk(self.view, self.entry, self.lane, opened)
 
-    def _permits_to_free(self, gate: WorkerGate) -> Ends:
+    def _permits_to_free(self, gate: WorkerGate) -> _Ends:
         """Tasks whose end leaves permits for it and for those before it that wait for the same ones.
 
         Nothing is said where those workers lack more than permits, or where some of them serve others alone.
@@ -284,7 +292,7 @@ class _Asked(NamedTuple):
         served = {self.view.gates_served(worker, executor) for worker in several}
         # Who serves some of them serves all, and no other worker does.
         if len(served) != 1 or any(worker.room(executor)[1] != "permits" for worker in several):
-            return (), 0
+            return _Ends()
         [sharing] = served
         ids = frozenset(worker.id for worker in several)
         if any(
@@ -292,15 +300,15 @@ class _Asked(NamedTuple):
             for other in workers.by_id.values()
             if other.id not in ids
         ):
-            return (), 0
+            return _Ends()
         running = self.view.in_flight(
             ("permits", executor, ids),
             lambda task: task.worker in ids and task.spec.executor == executor,
         )
         walk = self._behind(running, sharing)
         free = 1 + sum(walk.taken[other] for other in sharing)
-        tasks, ends = _ends([(task.id, 1) for task in running], free)
-        return (tasks, ends) if ends else ((), 0)
+        ends = _ends([(task.id, 1) for task in running], free)
+        return ends if ends.enough else _Ends()
 
 
 def _dead(ledger: Ledger, pool: PoolGate, slots: int) -> tuple[int | None, str]:
@@ -316,31 +324,26 @@ def _dead(ledger: Ledger, pool: PoolGate, slots: int) -> tuple[int | None, str]:
     return None, ""
 
 
-Ends = tuple[tuple[int, ...], int]
-"""The first holders; how many of them have to end, whichever. 0: all of them do not do."""
+class _Ends(NamedTuple):
+    tasks: tuple[int, ...] = ()
+    """The first holders."""
+    enough: int = 0
+    """How many holders have to end, whichever. 0: all of them do not do."""
+    more: int = 0
+    """Holders that are not among the first."""
+
+    def text(self) -> str:
+        return ends_text("task", [str(each) for each in self.tasks], self.enough, self.more)
 
 
-def _ends(holders: list[tuple[int, int]], slots: int) -> Ends:
+def _ends(holders: list[tuple[int, int]], slots: int) -> _Ends:
     tasks = tuple(task for task, _ in holders[:MAX_HOLDERS_SHOWN])
-    free = 0
+    more, free = len(holders) - len(tasks), 0
     for ends, held in enumerate(sorted(held for _, held in holders), 1):
         free += held
         if free >= slots:
-            return tasks, ends
-    return tasks, 0
-
-
-def _ends_text(ends: Ends) -> str:
-    tasks, count = ends
-    named = ", ".join(str(task) for task in tasks)
-    several = "task" if len(tasks) == 1 else "tasks"
-    if not tasks:
-        return ""
-    if not count:
-        return f"{several} {named} to end, and more of those before it"
-    if len(tasks) == count:
-        return f"{several} {named} to end"
-    return f"any {'' if count == 1 else f'{count} '}of tasks {named} to end"
+            return _Ends(tasks, ends, more)
+    return _Ends(tasks, 0, more)
 
 
 def _rate(gate: RateGate, taken: int, need: int, now: int, *, about: bool) -> GateOpening:
@@ -354,7 +357,7 @@ def _rate(gate: RateGate, taken: int, need: int, now: int, *, about: bool) -> Ga
     return GateOpening(gate.label(), text, at=at, about=about)
 
 
-def _worker(gate: WorkerGate, permits: int, ends: Ends, *, about: bool) -> GateOpening:
+def _worker(gate: WorkerGate, permits: int, ends: _Ends, *, about: bool) -> GateOpening:
     requirement = gate.requirement
     wanted = "".join(f" and {label}={value}" for label, value in requirement.needs)
     several = "one" if permits == 1 else str(permits)
@@ -362,9 +365,9 @@ def _worker(gate: WorkerGate, permits: int, ends: Ends, *, about: bool) -> GateO
         f"{several} more {requirement.executor} permit{'' if permits == 1 else 's'}"
         f" on workers with step {requirement.step}{wanted}"
     )
-    if ends[1]:
-        text += f", or {_ends_text(ends)}"
-    return GateOpening("worker", text, None, *ends, permits=permits, about=about)
+    if ends.enough:
+        text += f", or {ends.text()}"
+    return GateOpening("worker", text, None, ends.tasks, ends.enough, permits=permits, about=about)
 
 
 def older(lane: Lane[TaskEntry], task: TaskEntry) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -11,6 +11,8 @@ from locktender.kernel.estimates import MAX_DRAWN
 from locktender.kernel.queue_position import Precision
 
 MAX_HOLDERS_SHOWN = 20
+MAX_NAMED = 5
+"""Holders in a sentence."""
 
 
 class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -84,6 +86,19 @@ class GateOpening(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of queued runs: the runs that hold the places, as `tasks`."""
     about: bool = False
     """There are so many before it that this is only about enough."""
+
+
+def ends_text(what: str, holders: Sequence[str], ends: int, more: int) -> str:
+    """`any 2 of tasks 17, 23, 25 to end`; `more` holders are not named. `ends` 0: the end of all is not enough."""
+    every, named = len(holders) + more, holders[:MAX_NAMED]
+    several = f"{what}{'' if every == 1 else 's'} {', '.join(named)}"
+    if every > len(named):
+        several += f" and {every - len(named):,} more"
+    if not ends:
+        return f"{several} to end, and more of those before it"
+    if ends == every:
+        return f"{several} to end"
+    return f"any {'' if ends == 1 else f'{ends:,} '}of {several} to end"
 
 
 class Typical(msgspec.Struct, frozen=True):
