@@ -4,15 +4,25 @@ BIN := .venv/bin
 STAMP := .venv/.locktender-installed
 BROWSER := .venv/.locktender-browser
 
-.PHONY: setup test test-fast test-portable test-long check demo picture vendor bench bench-record bench-peers docs docs-serve clean
+.PHONY: setup constraints test test-fast test-portable test-long check demo picture vendor bench bench-record bench-peers docs docs-serve clean
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "locktender needs Python 3.11 or newer")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -qq --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install -qq --editable . --group dev
+	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable . --group dev
 	@touch $(STAMP)
+
+# The newest versions of what tests and checks need; make check and make test say whether they fit.
+constraints:
+	rm -rf .venv/newest
+	$(PYTHON) -m venv .venv/newest
+	.venv/newest/bin/python -m pip install -qq --upgrade 'pip>=25.1'
+	.venv/newest/bin/python -m pip install -qq --editable . --group dev
+	sed -i '2,$$d' constraints.txt
+	.venv/newest/bin/python -m pip freeze --exclude-editable >> constraints.txt
+	rm -rf .venv/newest
 
 # Tests of the UI read it in a real browser. Where none can be installed, they are skipped and say so.
 $(BROWSER): $(STAMP)
