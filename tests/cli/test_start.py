@@ -80,7 +80,7 @@ ENGINE = [
     for part in ("leader", "worker", "provision", "server", "simulate", "flows")
 ]
 RULES = ["locktender.kernel.gates", "locktender.kernel.scheduler", "locktender.observe"]
-FOREIGN = ["psutil", "prometheus_client", "starlette", "uvicorn", "asyncpg"]
+FOREIGN = ["psutil", "prometheus_client", "starlette", "uvicorn", "asyncpg", "pydantic"]
 PRINTING = ["rich", "typer.rich_utils", "pygments"]
 """What fits is written without it: to load it takes a sixth of a command's time."""
 
