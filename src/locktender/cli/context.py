@@ -13,10 +13,10 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
+import msgspec
 import typer
 from typer.core import TyperCommand
 
@@ -39,8 +39,7 @@ class ReaderGone(Exception):
     """The reader of the output has closed it (`| head`). Typer turns a BrokenPipeError into exit code 1."""
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(msgspec.Struct, frozen=True, dict=True):
     url: str | None = None
     json: bool = False
     debug: bool = False
@@ -82,8 +81,6 @@ class Context:
 
         raw = as_json(value)
         if sys.stdout.isatty():
-            import msgspec
-
             raw = msgspec.json.format(raw, indent=2)
         sys.stdout.write(raw.decode() + "\n")
 
@@ -177,7 +174,7 @@ def from_context(context: typer.Context, url: str | None, json: bool, debug: boo
     """Options after the verb override those before the noun."""
     found = context.find_root().obj
     before = found if isinstance(found, Context) else Context()
-    return replace(
+    return msgspec.structs.replace(
         before, url=url or before.url, json=json or before.json, debug=debug or before.debug
     )
 

@@ -227,9 +227,10 @@ async def _settle(tx: PostgresSession) -> None:
 
 
 async def held_up(tx: PostgresSession) -> HeldUp:
-    [[since]], [[now]], rows = await tx.several(
-        ("unsettled_since", ()), ("now", ()), ("blocking_sessions", (LONG_SNAPSHOT_US,))
-    )
+    # One after the other: for `several`, a new connection asks for types first, which takes longer.
+    [since] = await tx.row("unsettled_since")
+    [now] = await tx.row("now")
+    rows = await tx.all("blocking_sessions", LONG_SNAPSHOT_US)
     lag_us = 0 if since is None else max(0, now - since)
     long_us = {"lock": LONG_LOCK_US, "history": LONG_HISTORY_US, "cleanup": LONG_SNAPSHOT_US}
     sessions = [BlockingSession(*row) for row in rows]
