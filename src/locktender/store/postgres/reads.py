@@ -269,20 +269,17 @@ async def traffic(
 
 async def beside(tx: PostgresSession, run: int, most: int) -> QueueView | None:
     async with tx.transaction("begin_read"):
-        places, rules, [[now]], executing, unplaced, kept, lasted = await tx.several(
-            ("queue_place", (run,)),
-            ("limit_list", ()),
-            ("now", ()),
-            ("runs_placed", ()),
-            ("unplaced_list", ()),
-            ("kept_list", ()),
-            ("runs_lasted", (run, ENDED_LATELY, MAX_RANK)),
-        )
-        if not places:
+        # One after the other, as in `held_up`.
+        place = await tx.one("queue_place", run)
+        if place is None:
             return None
-        [place] = places
-        rows = limit_rows(rules)
+        rows = limit_rows(await tx.all("limit_list"))
         limits = compose(rows)
+        [now] = await tx.row("now")
+        executing = await tx.all("runs_placed")
+        unplaced = await tx.all("unplaced_list")
+        kept = await tx.all("kept_list")
+        lasted = await tx.all("runs_lasted", run, ENDED_LATELY, MAX_RANK)
         return QueueView(
             now=now,
             limits=limits,
