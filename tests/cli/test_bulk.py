@@ -27,6 +27,9 @@ def test_runs_are_counted_first_and_cancelled_by_filter(engine: Client, url: Pat
     prior = command("queue", "reprioritise", "5", "--tag", "tenant=b")
     assert prior.out == "priority 5 requested for 4\n"
     assert command("queue", "reprioritise", runs[1].id, "-3").out == "priority -3 requested for 1\n"
+    wrong = command("queue", "reprioritise", runs[1].id)
+    assert wrong.code == 2
+    assert "hint: e.g. locktender queue reprioritise RUN 20" in wrong.err
     assert (
         command("runs", "pause", *chosen).out
         == "paused: " + ", ".join(run.id for run in (runs[5], runs[3], runs[1])) + "\n"

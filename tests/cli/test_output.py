@@ -10,8 +10,10 @@ import pytest
 import rich.markup
 
 from locktender.base.names import without_controls
-from locktender.cli import output, tables
+from locktender.cli import output, run_picture, tables
 from locktender.cli.output import Printer, escape, plain, plain_console
+from locktender.cli.run_picture import Picture
+from locktender.cli.run_view import RunView, StepView
 
 TEXTS = [
     "plain",
@@ -83,14 +85,14 @@ def test_text_is_written_as_rich_writes_it(
 
 
 def test_a_table_is_written_as_rich_writes_it(stream: Terminal, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tables, "_columns", lambda: 200)
+    monkeypatch.setattr(tables, "columns_shown", lambda: 200)
     rows = [["06gy", "[green]succeeded[/]", "7", "a=b"], ["06gz", "queued", "1,000", "Größe 漢字"]]
     ours, theirs = both(stream, tables.table("run", "state", ">n", "tags…", rows=rows), monkeypatch)
     assert visible(ours) == visible(theirs)
 
 
 def test_a_table_that_does_not_fit_is_cut_by_rich(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tables, "_columns", lambda: 20)
+    monkeypatch.setattr(tables, "columns_shown", lambda: 20)
     assert tables.table("run", "tags…", rows=[["06gy", "x" * 30]]).lines() is None
     assert tables.table("run", "tags", rows=[["06gy", "x" * 30]]).lines() is None
 
@@ -102,3 +104,36 @@ def test_escaped_text_is_the_text_itself(text: str):
     assert escape(text) == rich.markup.escape(text)
     theirs = rich.markup.render(escape(text), emoji=False).plain
     assert without_controls(plain(escape(text))) == without_controls(theirs)
+
+
+STEPS = [
+    StepView("load", 1, 1, 0, 0, 0, 0, 0, 0, 0, ()),
+    StepView("a step with a long name", 9, 3, 1, 0, 0, 0, 2, 1, 2, ("pool db: 2 of 2 [x] in use",)),
+    StepView("été", None, 0, 0, 0, 0, 0, 0, 0, 0, ("after load",)),
+]
+
+
+def pictured(monkeypatch: pytest.MonkeyPatch, columns: int) -> Picture:
+    monkeypatch.setattr(run_picture, "columns_shown", lambda: columns)
+    notes = ("paused by [ops]",)
+    return Picture(RunView("r" * 26, "app:flow", "queued", 5_000_000, tuple(STEPS), notes), 99)
+
+
+def test_a_run_is_pictured_as_rich_draws_it(stream: Terminal, monkeypatch: pytest.MonkeyPatch):
+    ours, theirs = both(stream, pictured(monkeypatch, 200), monkeypatch)
+
+    assert visible(ours) == visible(theirs)
+    lines = ["".join(each[-1] for each in visible(line)) for line in ours.splitlines()]
+    assert lines == [
+        "flow rrrrrrrrrrrr queued 5s",
+        "  paused by [ops]",
+        "  load                 ━━━━━━━━━━     1/1",
+        "  a step with a long … ━━━━╌╌╌╌╌╌     4/9 1 failed, 2 running, 1 offered, 2 waiting",
+        f"{' ' * 42}└ pool db: 2 of 2 [x] in use",
+        "  été                  ╌╌╌╌╌╌╌╌╌╌     0/? after load",
+        f"{'━' * 20}╸{'╌' * 25} 5/11 45 %",
+    ]
+
+
+def test_a_picture_that_does_not_fit_is_cut_by_rich(monkeypatch: pytest.MonkeyPatch):
+    assert pictured(monkeypatch, 60).lines() is None

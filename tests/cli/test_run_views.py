@@ -28,7 +28,8 @@ from locktender.cli.dev import DevScreen, Scene
 from locktender.cli.errors import show
 from locktender.cli.output import plain_console
 from locktender.cli.run_flow import Following, summary
-from locktender.cli.run_view import picture, view_of
+from locktender.cli.run_picture import Picture
+from locktender.cli.run_view import view_of
 from locktender.cli.tables import lasted, shown, tags
 from locktender.client.views import RunInfo, instant
 from locktender.testing import eventually
@@ -80,7 +81,7 @@ def test_a_run_took_as_long_in_show_as_in_list(run: RunRow, took: str):
     info = RunInfo.of(run)
     view = view_of(run, Graph("f", ()), [], None, 20 * SECOND)
     assert lasted(info.started_at, info.ended_at, instant(20 * SECOND)) == took
-    assert text_of(picture(view, 20)).splitlines()[0].endswith(f" {took}")
+    assert text_of(Picture(view, 20)).splitlines()[0].endswith(f" {took}")
     if run.state == "succeeded":
         assert "in 3s:" in summary(view)
 

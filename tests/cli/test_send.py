@@ -31,7 +31,7 @@ def test_who_waits_for_what_and_the_answer(tmp_path: Path):
         [wait] = locktender("waiting", "--json", "--url", url, cwd=tmp_path).data
         assert (wait["run"], wait["event"], wait["token"]) == (run.id, "approved", "")
         why = locktender("why", run.id, "--url", url, cwd=tmp_path)
-        assert "waits for event `approved` since" in why.out
+        assert "has waited for event `approved` for" in why.out
         wrong = locktender("send", run.id, "approved", "{no", "--url", url, cwd=tmp_path)
         assert wrong.code == 2
         assert "payload is not JSON" in wrong.err

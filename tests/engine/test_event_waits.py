@@ -130,7 +130,7 @@ def test_g4_an_event_ends_a_wait_and_is_its_result(client: Client):
     assert (wait.until - wait.since).days == 2
     [reason] = run.why().reasons
     assert reason.gate == "event"
-    assert reason.text.startswith("waits for event `approved` since ")
+    assert reason.text.startswith("has waited for event `approved` for ")
     assert f"times out {wait.until:%A %Y-%m-%d %H:%M:%S} UTC" in reason.text
     assert [each.run for each in client.events.waiting()] == [run.id]
     assert run.send("approved", {"by": "ann"}, id="mail-7")

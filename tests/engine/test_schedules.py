@@ -148,7 +148,7 @@ def test_why_of_a_scheduled_run_uses_its_zone(engine: Client):
     assert wait.until is not None
     shown = f"{wait.until.astimezone(ZoneInfo('Europe/Berlin')):%A %Y-%m-%d %H:%M:%S}"
     [reason] = run.why().reasons
-    assert reason.text.startswith("waits for event `approved` since ")
+    assert reason.text.startswith("has waited for event `approved` for ")
     assert f", times out {shown} (Europe/Berlin) (" in reason.text
     run.cancel()
 

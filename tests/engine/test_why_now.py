@@ -160,10 +160,10 @@ def test_an_offered_task_is_not_called_running():
     assert entry.state == "scheduled"
     entry.offers = 3
     note = note_of(lead, entry, NOW + 4_000_000)
-    assert note == "It is offered to w 4s ago (3rd offer), and not accepted yet."
+    assert note == "It was offered to w 4s ago (3rd offer), and is not accepted yet."
     lead.ledger.workers.by_id["w"].stalled_since = NOW
     note = note_of(lead, entry, NOW + 4_000_000)
-    assert note.startswith("It is offered to w 4s ago (3rd offer)")
+    assert note.startswith("It was offered to w 4s ago (3rd offer)")
     assert "Worker w is stalled" in note
     assert "waits for nothing" not in note
 

@@ -8,7 +8,7 @@ import pytest
 from tests.kernel.test_explain import ANY, NOW, Stage
 from tests.support.worlds import graph, items, line_before, needs, numbers, step, worker_row
 
-from locktender.base.limits import Limits, PoolRule, Rate, TagRule
+from locktender.base.limits import Limits, PauseRule, PoolRule, Rate, TagRule
 from locktender.kernel.explain import what_opens
 from locktender.kernel.explain_runs import explain_queued, runs_to_start
 from locktender.kernel.reasons import GateOpening, Typical
@@ -83,6 +83,19 @@ def test_a_gate_that_those_before_it_close_is_named_too():
 def test_never_and_paused_come_with_the_fix(rule: PoolRule, text: str):
     stage = Stage(pools(db=rule), graph(items(pools=needs(db=2))), worker=ANY)
     assert [each.text for each in opens(stage, stage.submit(consts=numbers(1)))] == [text]
+
+
+def test_a_paused_run_needs_what_its_gates_lack_too():
+    limits = pools(db=PoolRule(9, paused=True))
+    stage = Stage(limits, graph(items(pools=needs(db=1))), worker=ANY)
+    run = stage.submit(consts=numbers(1))
+    paused = Limits(pools=limits.pools, paused_runs={run: PauseRule("me", NOW)})
+    stage.lead.set_limits(paused, [], stage.now)
+    # It is out of line now, and nobody else is at the pool.
+    assert [each.text for each in opens(stage, run)] == [
+        "the run or its flow resumed",
+        "pool db resumed",
+    ]
 
 
 def test_a_rate_opens_at_an_instant_those_before_it_included():

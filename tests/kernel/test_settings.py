@@ -94,6 +94,24 @@ def test_the_nearest_file_upwards_is_used(tmp_path: Path):
     assert settings.sources["claim_batch"].endswith("pyproject.toml: tool.locktender.claim_batch")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[tool.locktender]\nclaim_batch = 2",
+        "[project]\nname = 'x'\n\n  [ tool . 'locktender' ]\nclaim_batch = 2",
+        '["tool".locktender]\nclaim_batch = 2',
+        "[tool]\nlocktender = {claim_batch = 2}",
+        "[tool]\nlocktender.claim_batch = 2",
+        "tool.locktender.claim_batch = 2",
+        "tool = {other = {}, locktender = {claim_batch = 2}}",
+    ],
+)
+def test_a_project_file_may_write_our_table_as_toml_allows(tmp_path: Path, text: str):
+    write(tmp_path, text, "pyproject.toml")
+
+    assert load(tmp_path).claim_batch == 2
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
 @pytest.mark.parametrize("name", ["locktender.toml", "pyproject.toml"])
 def test_a_strangers_file_above_is_ignored_and_named(

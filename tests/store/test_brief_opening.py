@@ -9,7 +9,10 @@ import pytest
 
 from locktender.base.clock import SECOND
 from locktender.base.errors import NotFound, SchemaTooNew, StoreBusy, StoreError
+from locktender.observe.why import explain_run
 from locktender.store.postgres import PostgresStore
+from locktender.store.postgres.session import PostgresSession
+from locktender.store.protocol import RunFilter
 from locktender.store.sqlite.store import SqliteStore
 from locktender.testing.conformance.world import submitted
 from locktender.testing.postgres_server import connected, with_options
@@ -38,6 +41,35 @@ async def test_one_connection_reads_and_writes(postgres_url: str) -> None:
     await usual.open()
     assert await connections(postgres_url) > 1, "another client listens, too"
     await usual.close()
+
+
+async def test_what_a_command_reads_needs_no_question_for_types(postgres_url: str) -> None:
+    """asyncpg asks the server for each type it does not know, which takes longer than all that is read here."""
+    submitter = PostgresStore(postgres_url)
+    await submitter.open()
+    run = await submitted(submitter)
+    await submitter.close()
+    store = PostgresStore(postgres_url)
+    asked: list[str] = []
+    await store.open(migrates=False, creates=False, brief=True)
+
+    async def follow(tx: PostgresSession) -> None:
+        tx.conn.add_query_logger(lambda record: asked.append(record.query))
+
+    async def rows_of_rows(tx: PostgresSession) -> None:
+        await tx.fetch("SELECT ARRAY(SELECT ROW(1))")
+
+    look = store._look  # pyright: ignore[reportPrivateUsage]
+    await look(follow)
+    await store.runs(RunFilter(limit=10))
+    await explain_run(store, run.id)
+    await store.held_up()
+    await store.load()
+    assert len(asked) > 10
+    assert [query for query in asked if "typeinfo" in query] == []
+    await look(rows_of_rows)
+    assert [query for query in asked if "typeinfo" in query], "nor did the opening ask"
+    await store.close()
 
 
 async def test_who_begins_to_wait_late_is_told_of_what_comes(postgres_url: str) -> None:

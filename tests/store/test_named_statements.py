@@ -122,6 +122,24 @@ def test_hot_statements_scan_no_table(db: sqlite3.Connection, name: str) -> None
     assert scanned == [], plan
 
 
+READS_ALL = {
+    "active_tags": "to count active runs anew",
+    "runs_misplaced": "up to its LIMIT",
+}
+"""Statements that may read all queued runs, of which there may be a million, and when."""
+
+
+def test_no_statement_reads_all_queued_runs_by_their_state(db: sqlite3.Connection) -> None:
+    found: set[str] = set()
+    for name in SQL.names:
+        text = SQL.text(name)
+        if "'queued'" in text and "/*rows*/" not in text:
+            wanted = [None] * _parameters(db, text)
+            plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {text}", wanted)]
+            found |= {name for line in plan if "run_state (state=?)" in line}
+    assert found == READS_ALL.keys()
+
+
 def _parameters(db: sqlite3.Connection, text: str) -> int:
     try:
         db.execute(f"EXPLAIN {text}", ())

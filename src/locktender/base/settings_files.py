@@ -17,6 +17,10 @@ log: logging.Logger = logging.getLogger(__name__)
 OWN_FILE = "locktender.toml"
 PROJECT_FILE = "pyproject.toml"
 MAX_BYTES = 10_000_000
+_OUR_TABLE = re.compile(
+    rb"""^[\[ \t]*["']?tool["']?[ \t]*(\]|=|\.[ \t]*["']?locktender)""", re.MULTILINE
+)
+"""A project file that may have our table: most that depend on us have none."""
 
 
 class SettingsFile(NamedTuple):
@@ -64,8 +68,8 @@ def _own(path: Path, trusted: set[int] | None) -> SettingsFile | None:
 
 
 def _project(path: Path, trusted: set[int] | None) -> SettingsFile | None:
-    data = _read(path, trusted, b"locktender")
-    # Most project files never mention us: they need no parser, which costs several milliseconds to import.
+    data = _read(path, trusted, _OUR_TABLE)
+    # Without our table it needs no parser: to import one and to parse the file takes several milliseconds.
     if data is None:
         return None
     tool: object = _parse(path, data).get("tool")
@@ -81,7 +85,9 @@ def _project(path: Path, trusted: set[int] | None) -> SettingsFile | None:
     return SettingsFile(path, "tool.locktender.", cast("dict[str, Any]", table))
 
 
-def _read(path: Path, trusted: set[int] | None, mentions: bytes = b"") -> bytes | None:
+def _read(
+    path: Path, trusted: set[int] | None, mentions: re.Pattern[bytes] | None = None
+) -> bytes | None:
     """What is in the file; None: there is none, it does not mention this, or another user owns it."""
     try:
         # Not blocking: another user could put a pipe into a folder above the project.
@@ -104,7 +110,7 @@ def _read(path: Path, trusted: set[int] | None, mentions: bytes = b"") -> bytes 
             field="settings",
             hint="Make it readable, or remove it.",
         ) from error
-    if mentions not in data:
+    if mentions is not None and not mentions.search(data):
         return None
     if not ours:
         log.warning("settings in %s are ignored: the file belongs to user %s", path, found.st_uid)

@@ -8,7 +8,7 @@ load_flow       FILE.py:flow → a flow; import errors of the user's file
 output          what is printed, without rich where nothing has to be cut or drawn
 tables          tables, ages, short ids
 reader          a store read past the client's methods
-run, run_view   `run`, `submit`, and the live view of one run
+run, run_view   `run`, `submit`, and the view of one run; run_picture draws it
 runs, queue, pools, limits, workers, why, audit, db, config    the nouns
 dev, reload     `dev`: an engine for one file that is reloaded when it changes
 demo            `demo`; demo_flow and demo_proof are its parts

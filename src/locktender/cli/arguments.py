@@ -181,14 +181,17 @@ _EXAMPLES = {
 }
 
 
-def whole(text: str | None, option: str) -> int | None:
-    """A whole number of an option, for what has no check of its own further on."""
+def whole(text: str | None, option: str, example: str | None = None) -> int | None:
+    """A whole number of an option, for what has no check of its own further on. `example`: else of the option."""
     if text is None:
         return None
     value = number(text)
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidInput(
-            f"{option} must be a whole number.", field=option, got=text, hint=f"e.g. --{option} 20"
+            f"{option} must be a whole number.",
+            field=option,
+            got=text,
+            hint=f"e.g. {example or f'--{option} 20'}",
         )
     return value
 

@@ -13,10 +13,10 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
+import msgspec
 import typer
 from typer.core import TyperCommand
 
@@ -39,8 +39,7 @@ class ReaderGone(Exception):
     """The reader of the output has closed it (`| head`). Typer turns a BrokenPipeError into exit code 1."""
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(msgspec.Struct, frozen=True, dict=True):
     url: str | None = None
     json: bool = False
     debug: bool = False
@@ -82,8 +81,6 @@ class Context:
 
         raw = as_json(value)
         if sys.stdout.isatty():
-            import msgspec
-
             raw = msgspec.json.format(raw, indent=2)
         sys.stdout.write(raw.decode() + "\n")
 
@@ -177,7 +174,7 @@ def from_context(context: typer.Context, url: str | None, json: bool, debug: boo
     """Options after the verb override those before the noun."""
     found = context.find_root().obj
     before = found if isinstance(found, Context) else Context()
-    return replace(
+    return msgspec.structs.replace(
         before, url=url or before.url, json=json or before.json, debug=debug or before.debug
     )
 
@@ -245,8 +242,24 @@ def speak_options(error: LocktenderError, options: Mapping[str, str]) -> None:
         error.hint = _PYTHON.sub(spoken, error.hint)
 
 
-_nouns: dict[int, str] = {}
-"""The word of each group."""
+class _Noun(msgspec.Struct):
+    name: str
+    app: typer.Typer
+    verbs: dict[str, Callable[[], object]] = {}
+    """Not added yet: to describe all options of a verb takes typer a millisecond."""
+
+
+_nouns: dict[int, _Noun] = {}
+"""By the identity of their group."""
+
+
+def add_verbs(only: str | None) -> None:
+    """Adds a verb to the nouns that have it; all verbs where a noun has none of that name, or without one."""
+    for noun in _nouns.values():
+        added = {each.name for each in noun.app.registered_commands}
+        if only not in added:
+            for name in [only] if only in noun.verbs else list(noun.verbs):
+                noun.verbs.pop(name)()
 
 
 def _wait_and_clear(shell: Context) -> None:
@@ -261,13 +274,20 @@ def _wait_and_clear(shell: Context) -> None:
 def command(
     app: typer.Typer, name: str | None = None, *, hidden: bool = False, panel: str | None = None
 ) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
-    """Registers a command. It returns its exit code, None for 0."""
+    """Registers a command, of a noun when `add_verbs` is called. It returns its exit code, None for 0."""
 
     def register(fn: Callable[..., int | None]) -> Callable[..., int | None]:
+        if (noun := _nouns.get(id(app))) is None:
+            return add(fn)
+        noun.verbs[name or fn.__name__] = lambda: add(fn)
+        return fn
+
+    def add(fn: Callable[..., int | None]) -> Callable[..., int | None]:
         signature = inspect.signature(fn, eval_str=True)
         own = list(signature.parameters.values())[1:]
         options = options_of(own)
-        path = f"{_nouns.get(id(app), '')} {name or fn.__name__}".strip()
+        noun = _nouns.get(id(app))
+        path = f"{noun.name if noun else ''} {name or fn.__name__}".strip()
         watches = name in WATCHED and path != "config show" and "watch" not in signature.parameters
 
         def call(context: typer.Context, **given: Any) -> None:
@@ -318,6 +338,6 @@ def command(
 def group(app: typer.Typer, name: str, help: str) -> typer.Typer:
     """A noun: its verbs are registered on what is returned."""
     noun = typer.Typer(no_args_is_help=True, add_completion=False, help=help)
-    _nouns[id(noun)] = name
+    _nouns[id(noun)] = _Noun(name, noun)
     app.add_typer(noun, name=name, rich_help_panel="Beside a live engine, or without one")
     return noun

@@ -157,7 +157,7 @@ def _same(source: str, target: str) -> bool:
 
 
 def _check_copy(shell: Context, target: str) -> list[Any]:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from locktender.observe.checkpoint import audit
 

@@ -12,7 +12,7 @@ import typer
 
 from locktender.base import tracebacks
 from locktender.base.errors import LocktenderError
-from locktender.cli.context import COMPLETE, Context, Debug, Json, ReaderGone, Url
+from locktender.cli.context import COMPLETE, Context, Debug, Json, ReaderGone, Url, add_verbs
 from locktender.cli.errors import BAD, INTERRUPTED, OK, USAGE, Internal, Usage, exit_code, show
 
 app: typer.Typer = typer.Typer(
@@ -78,10 +78,11 @@ _registered: set[str] = set()
 def register_all() -> None:
     """Every command: for help, completion and a word that is unknown."""
     _register(WORDS)
+    add_verbs(None)
 
 
 def _register_for(arguments: Sequence[str]) -> None:
-    word = _first_word(arguments)
+    word, verb = _words(arguments)
     home = next((each for each, words in WORDS.items() if word in words), None)
     if home is None or COMPLETE in os.environ:
         register_all()
@@ -92,11 +93,12 @@ def _register_for(arguments: Sequence[str]) -> None:
         shells.completion_init()
     elif home is not None:
         _register([home])
+        add_verbs(verb)
 
 
 def runs_bodies(arguments: Sequence[str]) -> bool:
     """Whether this command line may import or run code of the user's."""
-    return any(_first_word(arguments) in WORDS[home] for home in ("run", "server", "worker"))
+    return any(_words(arguments)[0] in WORDS[home] for home in ("run", "server", "worker"))
 
 
 def _register(parts: Iterable[str]) -> None:
@@ -106,14 +108,15 @@ def _register(parts: Iterable[str]) -> None:
             import_module(f"locktender.cli.{part}").register(app)
 
 
-def _first_word(arguments: Sequence[str]) -> str | None:
-    """The first that is neither an option nor the value of one."""
-    before = ""
+def _words(arguments: Sequence[str]) -> tuple[str | None, str | None]:
+    """The first two that are neither an option nor the value of one."""
+    before, words = "", list[str]()
     for each in arguments:
         if not each.startswith("-") and before != "--url":
-            return each
+            words.append(each)
         before = each
-    return None
+    first, second, *_ = (*words, None, None)
+    return first, second
 
 
 # typer brings the parser it is built on under varying names; its errors have this shape everywhere.

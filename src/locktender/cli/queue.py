@@ -101,8 +101,7 @@ def cancel(
 
 def reprioritise(
     shell: Context,
-    priority: Annotated[str, typer.Argument(metavar="[RUN]... N", help="Higher goes first.")],
-    rest: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    priority: Annotated[list[str], typer.Argument(metavar="[RUN]... N", help="Higher goes first.")],
     tag: Tag = None,
     flow: FlowName = None,
     dry_run: DryRun = False,
@@ -116,8 +115,8 @@ def reprioritise(
     """
     from locktender.cli.arguments import whole
 
-    *run, number = priority, *(rest or ())
-    wanted = whole(number, "priority") or 0
+    *run, number = priority
+    wanted = whole(number, "priority", "locktender queue reprioritise RUN 20") or 0
     with shell.connect() as client:
         chosen = choose(client, "reprioritise", run, None, tag, flow)
         if not proceeds(shell, client, chosen, "reprioritise", QUEUED, dry_run=dry_run, yes=yes):

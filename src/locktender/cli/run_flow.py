@@ -23,7 +23,8 @@ from locktender.cli.context import Context
 from locktender.cli.errors import BAD, OK, show
 from locktender.cli.load_flow import AnyFlow
 from locktender.cli.output import escape
-from locktender.cli.run_view import RunView, Screen, Silent, Watcher, screen_for
+from locktender.cli.run_picture import Screen, Silent, screen_for
+from locktender.cli.run_view import RunView, Watcher
 from locktender.cli.shutdown import Interrupts
 from locktender.client.client import Client
 from locktender.client.more_workers import more_workers

@@ -99,29 +99,27 @@ def show(
     from locktender.cli.run_view import Watcher, view_through
     from locktender.store.open import is_server
 
-    view = None
-    with shell.connect() as client:
-        found = client.runs.find(run)
-        if is_server(client.settings.url):
-            view = view_through(found)
+    settings = shell.settings()
+    with shell.connect() if is_server(settings.url) else Watcher(settings) as opened:
+        found = opened.runs.find(run)
+        why = found.why() if shell.json else None
+        view = (
+            opened.read(found.id, why) if isinstance(opened, Watcher) else view_through(found, why)
+        )
         info = found.info()
         several = found.tasks() if tasks or shell.json else []
-        why = found.why()
         result = _result(found, info)
         trace = _trace(found, info)
-    if view is None:
-        with Watcher(shell.settings()) as watcher:
-            view = watcher.read(info.id)
     if shell.json:
         shell.data(
             {"run": info, "steps": view.steps, "tasks": several, "why": why, "result": result}
         )
         return
-    from locktender.cli.run_view import picture
+    from locktender.cli.run_picture import Picture
     from locktender.cli.tables import ago, now, tags
 
     since = now()
-    shell.out.print(picture(view, 10_000))
+    shell.out.print(Picture(view, 10_000))
     queued = "queued again" if info.generation else "submitted"
     facts = [f"flow {shown(info.flow)}", f"{queued} {ago(info.queued_at, since)}"]
     facts += [f"priority {info.priority}"] if info.priority else []

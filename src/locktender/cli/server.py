@@ -7,10 +7,10 @@ import os
 import shlex
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from locktender.cli.context import Context, NumberCommand, command, log_lines
@@ -169,7 +169,7 @@ async def _serve(
         database: LocalPostgres | None = None
         if folder is not None:
             database = await opened.enter_async_context(_postgres(shell, folder))
-            shell = replace(shell, url=database.url)
+            shell = msgspec.structs.replace(shell, url=database.url)
         settings = shell.settings(**overrides)
         if options.auth == "tokens":
             await check_tokens(shell, settings)

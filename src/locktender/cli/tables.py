@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from locktender.base.clock import SystemClock
 from locktender.base.durations import spoken
@@ -112,15 +113,14 @@ def table(*columns: str, rows: Iterable[Sequence[str]]) -> TextTable:
     return TextTable(columns, [list(row) for row in rows])
 
 
-@dataclass(frozen=True)
-class TextTable:
+class TextTable(msgspec.Struct, frozen=True):
     columns: Sequence[str]
     rows: list[list[str]]
 
     def lines(self) -> Iterator[str] | None:
         """With markup; None: something has to be cut or wrapped."""
         widths = self._widths()
-        wide = sum(widths) + GAP * (len(widths) - 1) > _columns()
+        wide = sum(widths) + GAP * (len(widths) - 1) > columns_shown()
         if not self.rows or wide or widths != _fit(self.columns, widths):
             return None
         if any("\n" in cell for row in self.rows for cell in row):
@@ -137,14 +137,14 @@ class TextTable:
     def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
         found: list[str] = []
         for column, cell, width in zip(self.columns, cells, widths, strict=True):
-            blank = " " * (width - _length(cell))
+            blank = " " * (width - length(cell))
             found.append(f"{blank}{cell}" if column.startswith(">") else f"{cell}{blank}")
         return (" " * GAP).join(found)
 
     def _widths(self) -> list[int]:
         cells = zip(*self.rows, strict=True) if self.rows else ((),) * len(self.columns)
         return [
-            max([len(_title(column)), *map(_length, several)])
+            max([len(_title(column)), *map(length, several)])
             for column, several in zip(self.columns, cells, strict=True)
         ]
 
@@ -170,17 +170,22 @@ def _title(column: str) -> str:
     return column.strip(">…~").upper()
 
 
-def _length(cell: str) -> int:
+_DRAWN = str.maketrans(dict.fromkeys("━╸╌└…·", "-"))
+"""Characters of our own, each as wide as a letter."""
+
+
+def length(cell: str) -> int:
     """Columns that a text takes on a terminal."""
     text = without_controls(plain(cell))
-    if text.isascii():
+    if text.translate(_DRAWN).isascii():
         return len(text)
     from rich.cells import cell_len
 
     return cell_len(text)
 
 
-def _columns() -> int:
+def columns_shown() -> int:
+    """How many characters a line has."""
     return width_of(sys.stdout) or shutil.get_terminal_size((80, 25)).columns
 
 
@@ -189,7 +194,7 @@ def _fit(columns: Sequence[str], widths: Sequence[int]) -> list[int]:
     fitted = list(widths)
     yielding = [at for at, column in enumerate(columns) if column.endswith(("…", "~"))]
     fixed = sum(width for at, width in enumerate(widths) if at not in yielding)
-    left = _columns() - fixed - GAP * (len(columns) - 1) - 1
+    left = columns_shown() - fixed - GAP * (len(columns) - 1) - 1
     for done, at in enumerate(sorted(yielding, key=lambda at: widths[at])):
         share = left // (len(yielding) - done)
         fitted[at] = max(len(_title(columns[at])), min(widths[at], share))

@@ -12,12 +12,15 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from locktender.base.config import Settings
 from locktender.base.errors import LocktenderError
 from locktender.client.core import ClientGuard, Core, closed
 from locktender.store.protocol import Store
+
+if TYPE_CHECKING:
+    from locktender.client.namespaces import SyncRuns
 
 T = TypeVar("T")
 log: logging.Logger = logging.getLogger(__name__)
@@ -153,6 +156,14 @@ class StoreReader:
     @property
     def store(self) -> Store:
         return self.core.store
+
+    @property
+    def runs(self) -> SyncRuns:
+        """The client's, over the same connection."""
+        from locktender.client.namespaces import SyncRuns
+        from locktender.client.runs_async import AsyncRuns
+
+        return SyncRuns(self._bridge, AsyncRuns(self.core))
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         return self._bridge.call(work)

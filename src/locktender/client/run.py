@@ -13,13 +13,13 @@ from locktender.base.tracebacks import public
 from locktender.client import results, run_details
 from locktender.client.bridge import Bridge
 from locktender.client.core import Core
-from locktender.client.mailing import EventWaitInfo, send_to_run, tokens_of
 from locktender.client.outbox_rows import unmoved
 from locktender.client.pauses import pause_runs, resume_runs
 from locktender.client.retrying import retry_runs
 from locktender.client.views import EventInfo, GraphInfo, LogInfo, Requested, RunInfo, TaskInfo
 
 if TYPE_CHECKING:
+    from locktender.client.mailing import EventWaitInfo
     from locktender.observe.blame import Blame
     from locktender.observe.why import Why
 
@@ -185,11 +185,15 @@ class AsyncRun(Generic[T_co]):
         Returns whether it is new. Raises `InvalidInput` if the run has ended, if it cannot wait for the
         event, or if the payload does not fit its schema.
         """
+        from locktender.client.mailing import send_to_run
+
         self._core.guard.check()
         return await send_to_run(self._core, self._id, event, payload, id)
 
     async def waits(self) -> list[EventWaitInfo]:
         """The events that it waits for now, each with a token for `client.events.answer`."""
+        from locktender.client.mailing import tokens_of
+
         self._core.guard.check()
         return await tokens_of(self._core, self._id)
 

@@ -76,7 +76,8 @@ def what_opens(
     for each in blocking(scheduler, entry, now):
         if not isinstance(each, Reason):
             lane = lane_of(scheduler, entry)
-            return (*found, *(openings(view, entry, lane) if lane else ()))
+            # A lane in which nobody waits is false: that of a task that is paused or backs off.
+            return (*found, *(() if lane is None else openings(view, entry, lane)))
         at = entry.not_before if each.gate in ("time", "back_off") else None
         tasks = tuple(holder.task for holder in each.holders)
         found.append(
@@ -143,7 +144,8 @@ def blocking(scheduler: Scheduler, entry: TaskEntry, now: int) -> Iterator[Reaso
 
 def _returning(scheduler: Scheduler, run: QueuedRun, now: int) -> Iterator[Reason]:
     """Its run had no fitting worker, gave its place back, and stands at its gates again."""
-    for block in scheduler.ledger.run_queue.blocks(run.lane, run, now) if run.lane else ():
+    lane = run.lane
+    for block in () if lane is None else scheduler.ledger.run_queue.blocks(lane, run, now):
         text = (
             "its run gave its place back while no worker fitted, and waits for one again:"
             f" {block.used} of {block.limit} runs execute"

@@ -41,6 +41,10 @@ MAX_MERGED: Final = 50
 """Waiters of a lane that are sorted among those of others; a longer lane is counted by itself."""
 
 
+Place = tuple[tuple[int, int], int]
+"""Rank and id of a waiter."""
+
+
 class GateView:
     """It is true as long as nothing is decided. `parts`: how many waiters are asked about."""
 
@@ -51,7 +55,7 @@ class GateView:
         self._blocks: dict[Lane[TaskEntry], tuple[Gate, ...]] = {}
         self._lines: dict[Hashable, tuple[list[tuple[object, ...]], list[Lane[TaskEntry]]]] = {}
         self._beside: dict[Hashable, list[Lane[TaskEntry]]] = {}
-        self._open: dict[frozenset[Gate], list[Lane[TaskEntry]]] = {}
+        self._open: dict[frozenset[Gate], tuple[list[Place], list[Lane[TaskEntry]]]] = {}
         self._taken: dict[frozenset[Gate], tuple[int, Counter[Gate]]] = {}
         self._holders: dict[Gate, list[TaskEntry]] = {}
         self._running: dict[Hashable, list[TaskEntry]] = {}
@@ -105,17 +109,39 @@ class GateView:
             ]
         return self._beside[key]
 
+    @cached_property
+    def _by_block(self) -> dict[frozenset[Gate], list[tuple[Place, int, Lane[TaskEntry]]]]:
+        """Gates that have to be opened → lanes, with the place of the first in each."""
+        found: dict[frozenset[Gate], list[tuple[Place, int, Lane[TaskEntry]]]] = {}
+        for number, lane in enumerate(self.ledger.task_queue.lanes.values()):
+            head = lane.head()
+            if head is not None:
+                parked = () if lane.parked_at is None else (lane.parked_at,)
+                closed = frozenset((*self.blocks(lane, head), *parked))
+                first = next(lane.in_order(), head)
+                found.setdefault(closed, []).append(((first.rank, first.id), number, lane))
+        return found
+
     def open_lanes(self, opened: frozenset[Gate]) -> list[Lane[TaskEntry]]:
-        """Lanes that nothing else blocks than what is opened."""
+        """Lanes that nothing else blocks than what is opened, in the order of the first of each."""
+        return self._opened(opened)[1]
+
+    def open_before(self, opened: frozenset[Gate], entry: TaskEntry) -> list[Lane[TaskEntry]]:
+        """Those of them in which some stand before a task by rank and age."""
+        heads, lanes = self._opened(opened)
+        return lanes[: bisect_left(heads, (entry.rank, entry.id))]
+
+    def _opened(self, opened: frozenset[Gate]) -> tuple[list[Place], list[Lane[TaskEntry]]]:
         found = self._open.get(opened)
         if found is None:
-            found = self._open[opened] = [
-                lane
-                for lane in self.ledger.task_queue.lanes.values()
-                if (lane.parked_at is None or lane.parked_at in opened)
-                and (head := lane.head()) is not None
-                and opened.issuperset(self.blocks(lane, head))
-            ]
+            several = sorted(
+                each
+                for closed, lanes in self._by_block.items()
+                if closed <= opened
+                for each in lanes
+            )
+            found = [place for place, _, _ in several], [lane for _, _, lane in several]
+            self._open[opened] = found
         return found
 
     def taken(

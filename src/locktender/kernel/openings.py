@@ -99,7 +99,10 @@ class _Walk:
         view, entry, own = self._view, self._entry, (self._entry.rank, self._entry.id)
         lanes = view.open_lanes(self._opened)
         count = view.ahead(self._opened, lanes, entry)
-        if self._lane not in lanes and self._stands():
+        apart = self._lane not in lanes and self._stands()
+        if self._turns.fair is None:
+            lanes = view.open_before(self._opened, entry)
+        if apart:
             lanes, count = [*lanes, self._lane], count + older(self._lane, entry)
         if count > view.max_walked:
             self.about = True
@@ -107,9 +110,7 @@ class _Walk:
             return
         for number, lane in enumerate(lanes):
             # Where turns are taken, others than the older ones may go first.
-            by_age = lane is self._lane or self._turns.fair is None
-            waiting = self._first(lane, own) if not by_age or older(lane, entry) else []
-            if waiting:
+            if waiting := self._first(lane, own):
                 lines.append((self._key(lane, waiting[-1]), number, lane, waiting))
         heapify(lines)
         while lines:
@@ -271,16 +272,16 @@ class _Asked(NamedTuple):
 
     def _behind(self, ending: list[TaskEntry], more: frozenset[Gate]) -> _Walk:
         """Who starts before it if these end."""
-        opened = more | frozenset(self.trial.opened)
+        opened = {*more, *self.trial.opened}
         workers = self.view.ledger.workers.by_id
         seats = {(task.worker or "", task.spec.executor) for task in ending}
         for task in ending:
             if task.lane is not None:
-                opened |= {*task.lane.gates, *(pool for pool, _ in task.lane.slots)}
+                opened.update(task.lane.gates, (pool for pool, _ in task.lane.slots))
         for name, executor in seats:
             if name in workers:
                 opened |= self.view.gates_served(workers[name], executor)
-        return _Walk(self.view, self.entry, self.lane, opened)
+        return _Walk(self.view, self.entry, self.lane, frozenset(opened))
 
     def _permits_to_free(self, gate: WorkerGate) -> _Ends:
         """Tasks whose end leaves permits for it and for those before it that wait for the same ones.
@@ -306,7 +307,7 @@ class _Asked(NamedTuple):
             lambda task: task.worker in ids and task.spec.executor == executor,
         )
         walk = self._behind(running, sharing)
-        free = 1 + sum(walk.taken[other] for other in sharing)
+        free = 1 + sum(walk.taken[other] for other in walk.taken.keys() & sharing)
         ends = _ends([(task.id, 1) for task in running], free)
         return ends if ends.enough else _Ends()
 

@@ -38,7 +38,7 @@ def pause_texts(limits: Limits, row: RunRow, now: int) -> list[str]:
     return [
         f"{what} is paused"
         + (f" by {rule.by}" if rule.by else "")
-        + (f" since {spoken(max(0, now - rule.since))}" if rule.since else "")
+        + (f" ({spoken(max(0, now - rule.since))} ago)" if rule.since else "")
         + (f": {rule.reason}" if rule.reason else "")
         for what, rule in pauses_of(limits, row)
     ]

@@ -120,7 +120,7 @@ class Typical(msgspec.Struct, frozen=True):
 
 def event_reason(name: str, since: int, until: int, now: int, tz: str = "UTC") -> Reason:
     """A wait for an event. It holds nothing, and nobody knows how long it lasts."""
-    text = f"waits for event `{name}` since {spoken(max(0, now - since))}"
+    text = f"has waited for event `{name}` for {spoken(max(0, now - since))}"
     if until - since < MAX_MICROSECONDS:
         text += f", times out {clock_text(until, tz)} ({spoken(max(0, until - now))} left)"
     return Reason("event", text)

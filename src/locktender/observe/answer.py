@@ -130,7 +130,7 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
             of = "" if group.count == 1 else " of the first of them"
             lines += _wait_lines(group.reasons, f"    expected wait{of}")
             lines += start_lines(group.lets_start, "    to", first.rstrip() or "it")
-            lines += [f"    {first}{each.text(self.now)}" for each in group.until]
+            lines += [f"    {first}{each.text(self.now)}." for each in group.until]
         if self.more_waiting:
             lines.append(f"  and {counted(self.more_waiting, 'step')} more waiting")
         for step, others in self.pending.items():

@@ -111,7 +111,7 @@ def note_of(scheduler: Scheduler, entry: TaskEntry, now: int) -> str:
     stalled = _stalled_note(scheduler, [entry])
     if entry.state == TaskState.SCHEDULED:
         offered = offered_to(entry.worker or "", entry.scheduled_at, entry.offers, now)
-        return f"It is {offered}, and not accepted yet. {stalled}".rstrip()
+        return f"It was {offered}, and is not accepted yet. {stalled}".rstrip()
     if stalled:
         return stalled
     stubborn = stubborn_by_token(scheduler.ledger.workers.by_id.values()).get(entry.token)

@@ -21,7 +21,7 @@ from locktender.store.postgres import faults
 from locktender.store.postgres.connection import Connection
 from locktender.store.postgres.listener import Listener
 from locktender.store.postgres.server_clock import ServerClock
-from locktender.store.postgres.session import PostgresSession, Row, pairs
+from locktender.store.postgres.session import PostgresSession, pairs
 from locktender.store.postgres.submit_batcher import SubmitBatcher
 
 CONNECTIONS = 5
@@ -64,28 +64,24 @@ class PostgresConnections:
 
 
 async def is_current(session: PostgresSession, connections: int) -> bool:
-    """Whether nothing has to be changed before the store can be used: one statement says it all, nearly always.
+    """Whether nothing has to be changed before the store can be used, as nearly always.
 
     False: no schema, an older one, or a role that may not read it. Refuses as `check_server` and `migrate` do.
     """
+    await check_server(session, connections)
     try:
-        [server], applied, [[taken]] = await session.several(
-            ("server", ()), ("migration_list", ()), ("numbers_taken", ())
-        )
+        # One after the other: for `several`, asyncpg asks for types first, which takes longer than all of these.
+        applied = await _applied(session)
+        [taken] = await session.row("numbers_taken")
     except asyncpg.SyntaxOrAccessError:
         return False
-    _check(session, server, connections)
-    return not pending(MIGRATIONS, pairs(applied)) and not taken
+    return not pending(MIGRATIONS, applied) and not taken
 
 
 async def check_server(session: PostgresSession, connections: int) -> None:
     """Refuses a server that is too old, read-only, or has no room for what this store may open."""
-    _check(session, await session.row("server"), connections)
-
-
-def _check(session: PostgresSession, server: Row, connections: int) -> None:
     where = session.options.shown
-    version, most, used, standby, read_only = server
+    version, most, used, standby, read_only = await session.row("server")
     if version < _OLDEST_SERVER:
         raise faults.too_old(where, version)
     if standby or read_only:

@@ -227,9 +227,10 @@ async def _settle(tx: PostgresSession) -> None:
 
 
 async def held_up(tx: PostgresSession) -> HeldUp:
-    [[since]], [[now]], rows = await tx.several(
-        ("unsettled_since", ()), ("now", ()), ("blocking_sessions", (LONG_SNAPSHOT_US,))
-    )
+    # One after the other: for `several`, a new connection asks for types first, which takes longer.
+    [since] = await tx.row("unsettled_since")
+    [now] = await tx.row("now")
+    rows = await tx.all("blocking_sessions", LONG_SNAPSHOT_US)
     lag_us = 0 if since is None else max(0, now - since)
     long_us = {"lock": LONG_LOCK_US, "history": LONG_HISTORY_US, "cleanup": LONG_SNAPSHOT_US}
     sessions = [BlockingSession(*row) for row in rows]
@@ -268,20 +269,17 @@ async def traffic(
 
 async def beside(tx: PostgresSession, run: int, most: int) -> QueueView | None:
     async with tx.transaction("begin_read"):
-        places, rules, [[now]], executing, unplaced, kept, lasted = await tx.several(
-            ("queue_place", (run,)),
-            ("limit_list", ()),
-            ("now", ()),
-            ("runs_placed", ()),
-            ("unplaced_list", ()),
-            ("kept_list", ()),
-            ("runs_lasted", (run, ENDED_LATELY, MAX_RANK)),
-        )
-        if not places:
+        # One after the other, as in `held_up`.
+        place = await tx.one("queue_place", run)
+        if place is None:
             return None
-        [place] = places
-        rows = limit_rows(rules)
+        rows = limit_rows(await tx.all("limit_list"))
         limits = compose(rows)
+        [now] = await tx.row("now")
+        executing = await tx.all("runs_placed")
+        unplaced = await tx.all("unplaced_list")
+        kept = await tx.all("kept_list")
+        lasted = await tx.all("runs_lasted", run, ENDED_LATELY, MAX_RANK)
         return QueueView(
             now=now,
             limits=limits,

@@ -268,7 +268,8 @@ SELECT run FROM locktender.unplaced ORDER BY run
 -- name: kept_list
 -- Runs that have begun, have no place now, and keep it at some limits of tags.
 SELECT u.run, r.id, r.tags, u.keeps, r.started_at
-FROM locktender.unplaced u JOIN locktender.run r ON r.seq = u.run
+FROM locktender.unplaced u
+CROSS JOIN LATERAL (SELECT * FROM locktender.run WHERE run.seq = u.run OFFSET 0) r
 WHERE u.keeps IS NOT NULL AND r.state IN ('waiting', 'queued', 'running', 'cancelling') AND r.started_at <> 0
 ORDER BY u.run
 

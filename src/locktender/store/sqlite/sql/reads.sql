@@ -112,12 +112,12 @@ SELECT
 FROM run WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'queued' ORDER BY seq
 
 -- name: runs_overdue
--- Queued runs whose deadline has passed.
+-- Queued runs whose deadline has passed. By itself SQLite would read all queued runs, each second.
 SELECT
     seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
     dispatch_deadline_us, output, error, trace
-FROM run WHERE state = 'queued' AND deadline_at IS NOT NULL AND deadline_at <= ?
+FROM run INDEXED BY run_deadline WHERE state = 'queued' AND deadline_at IS NOT NULL AND deadline_at <= ?
 ORDER BY deadline_at, seq LIMIT ?
 
 -- name: runs_by_prefix
