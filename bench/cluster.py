@@ -157,11 +157,10 @@ def _singles(engine: Client, url: str) -> float:
 
 
 async def _ended(url: str, at_least: int) -> int:
+    """How many runs have ended, by the store's own counter: to count their rows took up to a fifth of a core."""
     async with connected(url) as conn:
         while True:
-            count: int = await conn.fetchval(
-                "SELECT count(*) FROM locktender.run WHERE state = 'succeeded'"
-            )
+            count: int = await conn.fetchval("SELECT closed FROM locktender.closed WHERE name = ''")
             if count >= at_least:
                 return count
             await asyncio.sleep(0.02)

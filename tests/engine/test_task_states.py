@@ -330,7 +330,7 @@ def test_c4_a_worker_that_dies_after_accepting(make_engine: Engines, overlap: Ov
             await store.wait(20 * MILLISECOND)
         (started,) = await store.accept(Accept("ghost", [(orders[0].task, orders[0].token)]))
         await store.heartbeat(Heartbeat(ghost, 100 * MILLISECOND))  # its last
-        return started.task.token
+        return started.token
 
     token = ask(make_engine.path, accept)
     assert run.tasks()[0].worker == "ghost"

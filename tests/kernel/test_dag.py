@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from typing import Any
 
 import msgspec
@@ -103,6 +104,21 @@ def test_e4_a_task_is_asked_for_when_its_own_inputs_are_ready():
     assert args(way, "after_quick") == [7]
     way.ok("slow")
     assert way.asked[3:] == [("after_both", -1)]
+
+
+def test_what_happens_in_a_run_changes_nothing_for_another_run_of_the_same_graph():
+    flow = graph(
+        step("rows", over=Const(0), args=(Item(),)),
+        step("each", over=Output(0), args=(Item(),), when=Not(Truthy(Const(0)))),
+        step("last", after=(1,), run_if="always"),
+    )
+    first = RunGraph(flow, {}, [b"[1,2]"], {})
+    before = list(map(astuple, first.steps))
+    first.begin()
+    first.completed(0, 0, b"1")
+    first.failed(0, 1, BOOM)
+    second = RunGraph(flow, {}, [b"[1,2]"], {})
+    assert list(map(astuple, second.steps)) == before
 
 
 def test_every_kind_of_template_is_rendered():

@@ -108,7 +108,7 @@ class Ghost:
 
     def accept(self, task: int, token: int) -> list[int]:
         wanted = Accept(self.row.id, [(task, token)])
-        return [each.task.id for each in self._ask(lambda store: store.accept(wanted))]
+        return [each.task for each in self._ask(lambda store: store.accept(wanted))]
 
     def finish(self, task: int, token: int, state: str, output: bytes | None = None) -> bool:
         """Whether it was news or known; False: it was stale and changed nothing."""

@@ -46,7 +46,7 @@ async def work(store: PostgresStore, worker: str) -> None:
             continue
         random.shuffle(offers)
         started = await store.accept(Accept(worker, offers))
-        ended = [End(each.task.id, each.task.token, "completed", b"1") for each in started]
+        ended = [End(each.task, each.token, "completed", b"1") for each in started]
         random.shuffle(ended)
         half = len(ended) // 2
         await asyncio.gather(

@@ -144,7 +144,7 @@ class SlotWorker(Lease):
                 hold.lose(f"it was cancelled{f': {order.reason}' if order.reason else ''}")
 
     async def _start(self, started: Started) -> None:
-        hold = Hold(started.task.id, started.task.token)
+        hold = Hold(started.task, started.token)
         future = self._expected.pop(started.run_id, None)
         if future is None or future.done():
             hold.stopped = True

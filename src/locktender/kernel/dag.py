@@ -36,10 +36,10 @@ from locktender.kernel.node_state import (
     TaskRequest,
     check_size,
     cleans_up,
-    count_readers,
     drop_output,
     element_of,
     failure_before,
+    first_states,
     has_ended,
     has_started,
     keep_output,
@@ -48,8 +48,6 @@ from locktender.kernel.node_state import (
     passed_on,
     passes_on,
     run_through,
-    source_of,
-    whole_needs,
     why_not,
 )
 from locktender.kernel.render import NULL, RenderScope
@@ -69,9 +67,7 @@ class RunGraph:
         self.graph = graph
         self.backlog: Backlog = Backlog(budget)
         self.scope: RenderScope = RenderScope(params, consts, tags, self._output)
-        self.steps: list[NodeState] = [
-            NodeState(index, node) for index, node in enumerate(graph.nodes)
-        ]
+        self.steps: list[NodeState] = first_states(graph)
         self.failure: Failure | None = None
         self.stopping: bool = False
         self.failing: bool = False
@@ -82,16 +78,6 @@ class RunGraph:
         self._work: list[int] = []
         """A heap: of what becomes ready together, what the flow calls first is requested first."""
         self._out = Advance()
-        for step in self.steps:
-            step.source = source_of(step.node, graph.nodes)
-            step.whole = whole_needs(step.node, step.source)
-            for needed in sorted(step.whole):
-                step.waits += 1
-                self.steps[needed].dependents.append(step.index)
-            if step.source is not None:
-                step.waits += 1
-                self.steps[step.source].followers.append(step.index)
-        count_readers(graph, self.steps)
 
     # -- what happens ------------------------------------------------------------------------------
 

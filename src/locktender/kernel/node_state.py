@@ -34,6 +34,8 @@ SLICE = 1_000
 """Rows that a rebuild takes up without a break."""
 MOST_SHOWN = 300
 """Characters of a passed error in the reason."""
+MAX_WIRED = 1_000
+"""Graphs that are kept wired, in one process."""
 PLAIN = -1
 """The index of a task that is no item."""
 
@@ -60,7 +62,7 @@ class NodeState:
     """The mapped node it follows item by item."""
     whole: frozenset[int] = frozenset()
     """Nodes that must have ended before it starts. Its source is one of them only if it is named twice."""
-    followers: list[int] = field(default_factory=list[int])
+    followers: Sequence[int] = ()
     dependents: list[int] = field(default_factory=list[int])
     total: int = 0
     ended: int = 0
@@ -163,11 +165,55 @@ NOTHING: Advance = Advance()
 """What follows from most ends: items of a map that wait for each other. Never added to."""
 
 
+def first_states(graph: Graph) -> list[NodeState]:
+    """The nodes of a run that has not begun. What they are to each other is found once for a graph."""
+    known = _wired.get(id(graph))
+    # It keeps the graph: no other one can have its id.
+    if known is None or known[0] is not graph:
+        if len(_wired) >= MAX_WIRED:
+            _wired.clear()
+        known = _wired[id(graph)] = graph, _wire(graph)
+    return [
+        NodeState(
+            *(step.index, step.node, step.waits),
+            source=step.source,
+            whole=step.whole,
+            followers=step.followers,
+            dependents=step.dependents.copy(),
+            readers=step.readers,
+            read_at_start=step.read_at_start,
+            read_until_end=step.read_until_end,
+        )
+        for step in known[1]
+    ]
+
+
+_wired: dict[int, tuple[Graph, list[NodeState]]] = {}
+
+
+def _wire(graph: Graph) -> list[NodeState]:
+    steps = [NodeState(index, node) for index, node in enumerate(graph.nodes)]
+    followers: list[list[int]] = [[] for _ in steps]
+    for step in steps:
+        step.source = source_of(step.node, graph.nodes)
+        step.whole = whole_needs(step.node, step.source)
+        for needed in sorted(step.whole):
+            step.waits += 1
+            steps[needed].dependents.append(step.index)
+        if step.source is not None:
+            step.waits += 1
+            followers[step.source].append(step.index)
+    for step in steps:
+        step.followers = followers[step.index]
+    _count_readers(graph, steps)
+    return steps
+
+
 def _named(several: Iterable[AnyTemplate]) -> frozenset[int]:
     return frozenset(ref.node for each in several for ref in outputs(each))
 
 
-def count_readers(graph: Graph, steps: Sequence[NodeState]) -> None:
+def _count_readers(graph: Graph, steps: Sequence[NodeState]) -> None:
     """Who reads which output, and until when. Items that are followed one by one are not counted."""
     for step in steps:
         node = step.node
@@ -313,10 +359,11 @@ def why_not(step: NodeState, steps: Sequence[NodeState]) -> tuple[str, bool] | N
         return None
     if node.run_if == "failure":
         return None if Phase.FAILED in phases.values() else ("nothing failed", False)
-    with_data = {ref.node for each in templates(node) for ref in outputs(each)}
-    for index, phase in phases.items():
-        if phase is Phase.SKIPPED and index in with_data:
-            return f"{steps[index].node.name} was skipped", False
+    if Phase.SKIPPED in phases.values():
+        with_data = _named(templates(node))
+        for index, phase in phases.items():
+            if phase is Phase.SKIPPED and index in with_data:
+                return f"{steps[index].node.name} was skipped", False
     return None
 
 

@@ -194,10 +194,10 @@ class OfferHandler:
                 self._start(worker, each)
             except Exception as error:
                 # One attempt that cannot be started must not keep the others from it.
-                task, token = each.task.id, each.task.token
-                log.exception("failed to start task %s", task)
+                log.exception("failed to start task %s", each.task)
                 # Its stored data is at fault: no other attempt can be begun either.
-                worker.refuse(task, token, f"it cannot be begun: {error!r}", retryable=False)
+                reason = f"it cannot be begun: {error!r}"
+                worker.refuse(each.task, each.token, reason, retryable=False)
 
     async def _fetch_graphs(self, graphs: list[str]) -> None:
         """A worker mostly has them already."""
@@ -214,19 +214,18 @@ class OfferHandler:
                     log.exception("failed to read graph %s", digest)
 
     def _start(self, worker: LocalWorker, accepted: Started) -> None:
-        row = accepted.task
-        self._accepted.add(row.token)
+        self._accepted.add(accepted.token)
         graph = self._graphs.get(accepted.graph)
         if graph is None:
             raise LookupError(f"its graph {accepted.graph} cannot be read")
-        node = graph.nodes[row.node]
-        call = row.input or render.NULL
-        if row.idx != PLAIN:
+        node = graph.nodes[accepted.node]
+        call = accepted.input or render.NULL
+        if accepted.idx != PLAIN:
             call = self._item_call(accepted, node).of(call)
         worker.start(
-            row.id,
-            row.token,
-            row.attempt,
+            accepted.task,
+            accepted.token,
+            accepted.attempt,
             accepted.run_id,
             node,
             call,
@@ -237,7 +236,7 @@ class OfferHandler:
     def _item_call(self, accepted: Started, node: Node) -> render.ItemCall:
         if accepted.shared is not None and len(accepted.shared) > MAX_KEPT_BYTES:
             return render.ItemCall(node, accepted.shared)
-        key = (accepted.graph, accepted.task.node, accepted.shared)
+        key = (accepted.graph, accepted.node, accepted.shared)
         known = self._calls.get(key)
         if known is None:
             known = self._calls[key] = render.ItemCall(node, accepted.shared)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from locktender.base.changes import End, Order, TaskRow
+from locktender.base.changes import End, Order
 from locktender.base.events import NOBODY, Change, pack
 from locktender.base.states import TaskState
 from locktender.store.decode import encode, known_worker
@@ -24,11 +24,11 @@ from locktender.store.worker_changes import changed, end_of, is_news, joined, le
 
 log: logging.Logger = logging.getLogger(__name__)
 
-_TASK_COLUMNS = len(TaskRow._fields)
-_SMALL = _TASK_COLUMNS + 4
-ACCEPTED_AT_ONCE = 250
+_COLUMNS = len(Started._fields)
+ACCEPTED_AT_ONCE = 500
 ANSWERED_BYTES = 64 << 10
-"""Of arguments, in the answer of the accepting statement: this much fits into a socket whose reader froze."""
+"""Of arguments, in the answer of the accepting statement. With 200 bytes a task beside them it fits into a socket
+whose reader froze."""
 
 
 async def heartbeat(tx: PostgresSession, beat: Heartbeat) -> Renewed:
@@ -113,7 +113,7 @@ async def accept(tx: PostgresSession, accept: Accept) -> tuple[list[Started], in
 
 
 def _started(row: Row) -> Started:
-    return Started(TaskRow._make(row[:_TASK_COLUMNS]), *row[_TASK_COLUMNS:][:4])
+    return Started._make(row[:_COLUMNS])
 
 
 async def _accept(tx: PostgresSession, worker: str, tokens: dict[int, int]) -> list[Row]:
@@ -134,11 +134,11 @@ async def _accept(tx: PostgresSession, worker: str, tokens: dict[int, int]) -> l
     parts.add("wake_if_moved", *tx.hint(f"{ACCEPT} {worker}"), alias="woken")
     parts.add("accept_answer", ANSWERED_BYTES // max(1, len(tokens)))
     answered = await tx.compose(parts)
-    rows = [row for row in answered if row[_SMALL]]
+    rows = [row for row in answered if row[_COLUMNS]]
     # The large ones are read when nothing is held for them any more. And the repetition of an
     # acceptance whose answer was lost is answered with what it had started.
     if len(answered) > len(rows) or (len(rows) < len(tokens) and await _member(tx, worker)):
-        missing = sorted(tokens.items() - {(row[0], row[8]) for row in rows})
+        missing = sorted(tokens.items() - {(row[0], row[1]) for row in rows})
         rows += await tx.all("tasks_accepted", worker, *columns(missing, 2))
     return rows
 
@@ -164,7 +164,7 @@ async def finish(tx: PostgresSession, finish: Finish) -> list[tuple[int, int]]:
 
 
 async def _finish(tx: PostgresSession, worker: str, ended: list[End]) -> set[End]:
-    rows: list[Sequence[object]] = []
+    given: list[Sequence[object]] = []
     for each in ended:
         change = pack(end_of(each, TaskState.RUNNING)).decode()
         declined = (
@@ -172,19 +172,22 @@ async def _finish(tx: PostgresSession, worker: str, ended: list[End]) -> set[End
             if each.state == TaskState.HANDED_BACK
             else None
         )
-        rows.append((each.task, each.token, each.state, each.output, each.error, change, declined))
+        given.append((each.task, each.token, each.state, each.output, each.error, change, declined))
     parts = Parts()
     parts.add("now", alias="clock")
     parts.add("open_fence", alias="fence")
-    parts.add("ended_owned", *map(sparse, columns(rows, 7)), alias="tasks_owned")
+    parts.add("ended_owned", *map(sparse, columns(given, 7)), alias="tasks_owned")
     parts.add("task_finish", alias="effect")
     parts.add("idle_moved", alias="idle")
     parts.add("order_remove")
     parts.add("events_moved", alias="told")
     parts.add("event_add", None, 0, 0, f"worker:{worker}")
     parts.add("wake_if_moved", *tx.hint("finish"), alias="woken")
-    parts.add("moved_answer")
-    _, owned, moved = moves(await tx.compose(parts))
+    parts.add("finish_answer", len(ended))
+    rows = await tx.compose(parts)
+    if rows[0][0] == len(ended):
+        return set()
+    _, owned, moved = moves(rows)
     return {
         each
         for each in ended

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from locktender.base.changes import End, Order, TaskRow
+from locktender.base.changes import End, Order
 from locktender.base.model import LogRow, WorkerRow
 from locktender.store.protocol.base import StoreBase
 
@@ -44,7 +44,14 @@ class Accept(msgspec.Struct, frozen=True):
 class Started(NamedTuple):
     """An accepted task with all it needs to run."""
 
-    task: TaskRow
+    task: int
+    token: int
+    node: int
+    idx: int
+    """The item's index; −1 for a plain step."""
+    attempt: int
+    input: bytes | None
+    """As in the task's row."""
     shared: bytes | None
     """The node's input that all items share."""
     run_id: str

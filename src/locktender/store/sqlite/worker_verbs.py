@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from locktender.base.changes import Order, TaskRow
+from locktender.base.changes import Order
 from locktender.base.events import NOBODY, Change
 from locktender.store.decode import encode, known_worker
 from locktender.store.history import by_run
@@ -18,8 +18,6 @@ from locktender.store.sqlite.session import SqliteSession, listed, mapped, recor
 from locktender.store.worker_changes import changed, end_of, is_news, joined, left, may_end
 
 log: logging.Logger = logging.getLogger(__name__)
-
-_TASK_COLUMNS = len(TaskRow._fields)
 
 
 def heartbeat(tx: SqliteSession, beat: Heartbeat) -> Renewed:
@@ -88,10 +86,7 @@ def accept(tx: SqliteSession, accept: Accept) -> tuple[list[Started], int]:
         return [], len(tokens)
     wanted = mapped(tokens)
     accepted = tx.all("task_accept", now, accept.worker, wanted)
-    started = [
-        Started(TaskRow._make(row[:_TASK_COLUMNS]), *row[_TASK_COLUMNS:])
-        for row in tx.all("tasks_accepted", accept.worker, wanted)
-    ]
+    started = list(map(Started._make, tx.all("tasks_accepted", accept.worker, wanted)))
     if accepted:
         data = {"worker": accept.worker}
         changes = [

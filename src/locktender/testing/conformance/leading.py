@@ -213,7 +213,7 @@ class TestHolding:
         assert (await store.counts()).executing == 0
         # Its worker may end what it began, and it is declared lost like any other.
         [started] = await store.accept(Accept("w1", tasks))
-        assert started.task.id == tasks[0][0]
+        assert started.task == tasks[0][0]
         world.clock.advance(LEASE + 1)
         [lost] = await expire_passed(store, leader.term, leader.actor, 8)
         assert lost.abandoned == tasks

@@ -135,7 +135,7 @@ class TestWorking:
         renewed = await join(store)
         assert renewed.lease_until == world.clock.now() + LEASE
         world.clock.advance(3 * LEASE)
-        assert [each.task.id for each in await store.accept(Accept("w1", pairs))] == [pairs[0][0]]
+        assert [each.task for each in await store.accept(Accept("w1", pairs))] == [pairs[0][0]]
         assert (await store.tasks(run))[0].state == "running"
         await expire_passed(store, leader.term, leader.actor)
         assert (await join(store)).lease_until == 0
@@ -177,14 +177,15 @@ class TestWorking:
         _, run, pairs = await offered(store, tasks=300)
         world.clock.advance(SECOND)
         started = await store.accept(Accept("w1", pairs))
-        assert sorted((each.task.id, each.task.token) for each in started) == pairs
-        for each in started:
-            assert (each.task.state, each.task.attempt) == ("running", 1)
-            assert each.task.started_at == world.clock.now()
+        assert sorted((each.task, each.token) for each in started) == pairs
         assert started[0].graph
         assert await store.orders("w1") == []
         rows = await store.tasks(run)
-        assert rows == sorted(each.task for each in started)
+        for row in rows:
+            assert (row.state, row.worker, row.attempt) == ("running", "w1", 1)
+            assert row.started_at == world.clock.now()
+        told = [(row.id, row.token, row.node, row.idx, row.attempt, row.input) for row in rows]
+        assert told == sorted(each[:6] for each in started)
         event = (await history(store, run))[-1]
         assert (event.before, event.after, event.actor, event.data) == (
             "scheduled",

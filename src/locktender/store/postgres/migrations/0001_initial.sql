@@ -108,7 +108,7 @@ CREATE TABLE locktender.run (
     deadline_at bigint,
     queue_timeout_us bigint,
     dispatch_deadline_us bigint,
-    id text NOT NULL UNIQUE,
+    id text COLLATE "C" NOT NULL UNIQUE,  -- bytewise: the one index also finds the beginnings of ids
     state text NOT NULL DEFAULT 'queued',
     kind text NOT NULL,
     flow text NOT NULL,
@@ -126,7 +126,6 @@ CREATE TABLE locktender.run (
 CREATE INDEX run_state ON locktender.run (state, seq);
 CREATE INDEX run_key ON locktender.run (key, state) WHERE key IS NOT NULL;
 CREATE INDEX run_deadline ON locktender.run (deadline_at) WHERE state = 'queued' AND deadline_at IS NOT NULL;
-CREATE INDEX run_prefix ON locktender.run (id COLLATE "C");
 CREATE INDEX run_waits_for ON locktender.run (waits_for) WHERE waits_for IS NOT NULL;
 
 -- A signature may be longer than an index entry: its hash is indexed.

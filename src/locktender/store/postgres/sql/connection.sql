@@ -207,18 +207,22 @@ ORDER BY t.id FOR NO KEY UPDATE OF t
 -- accepted. Until the answer has been sent nothing is stored and every row stays locked, and a client
 -- that is frozen takes no more than the sockets do.
 SELECT
-    t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
-    t.held, CASE WHEN size.small THEN t.input END, CASE WHEN size.small THEN t.output END,
-    CASE WHEN size.small THEN t.error END, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
-    t.not_before, t.eligible_at, CASE WHEN size.small THEN n.input END, r.id, r.graph, r.trace,
-    size.small, (SELECT count(*) FROM woken)
+    t.id, t.token, t.node, t.idx, t.attempt, CASE WHEN size.small THEN t.input END,
+    CASE WHEN size.small THEN n.input END, r.id, r.graph, r.trace, size.small, (SELECT count(*) FROM woken)
 FROM effect t
 JOIN locktender.run r ON r.seq = t.id >> 20
 LEFT JOIN locktender.node_input n ON n.run = t.id >> 20 AND n.node = t.node
 CROSS JOIN LATERAL (SELECT
-    coalesce(octet_length(t.input), 0) + coalesce(octet_length(t.output), 0)
-    + coalesce(octet_length(t.error), 0) + coalesce(octet_length(n.input), 0) <= $1::bigint AS small
+    coalesce(octet_length(t.input), 0) + coalesce(octet_length(n.input), 0) <= $1::bigint AS small
 ) size
+
+-- name: finish_answer
+-- How many tasks were moved (first row). Mostly all: else as `moved_answer`.
+SELECT count(*), (SELECT count(*) FROM woken), '', true FROM effect
+UNION ALL
+SELECT id, token, state, false FROM tasks_owned WHERE (SELECT count(*) FROM effect) < $1::bigint
+UNION ALL
+SELECT id, 0, '', true FROM effect WHERE (SELECT count(*) FROM effect) < $1::bigint
 
 -- name: moved_answer
 -- Whether the fence was open (first row), whose the tasks were, and which of them were moved.

@@ -95,14 +95,11 @@ ORDER BY t.id FOR NO KEY UPDATE OF t
 UPDATE locktender.task t SET state = 'running', attempt = t.attempt + 1, started_at = clock.now
 FROM tasks_owned o, clock
 WHERE t.id = o.id AND o.token = o.asked AND o.worker = $1 AND o.state = 'scheduled'
-RETURNING t.*, o.change
+RETURNING t.id, t.token, t.node, t.idx, t.attempt, t.input, o.change
 
 -- name: tasks_accepted
 -- The tasks that a worker runs under these tokens, with all it needs for them.
-SELECT
-    t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
-    t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
-    t.not_before, t.eligible_at, n.input, r.id, r.graph, r.trace
+SELECT t.id, t.token, t.node, t.idx, t.attempt, t.input, n.input, r.id, r.graph, r.trace
 FROM unnest($2::bigint[], $3::bigint[]) v (id, token)
 JOIN locktender.task t ON t.id = v.id AND t.token = v.token
 JOIN locktender.run r ON r.seq = t.id >> 20

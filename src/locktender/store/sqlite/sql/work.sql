@@ -82,10 +82,7 @@ RETURNING task.id, task.token
 
 -- name: tasks_accepted
 -- The tasks that a worker runs under these tokens, with all it needs for them.
-SELECT
-    t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
-    t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
-    t.not_before, t.eligible_at, n.input, r.id, r.graph, r.trace
+SELECT t.id, t.token, t.node, t.idx, t.attempt, t.input, n.input, r.id, r.graph, r.trace
 FROM json_each(?2) v
 CROSS JOIN task t ON t.id = CAST(v.key AS INTEGER) AND t.token = v.value
 CROSS JOIN run r ON r.seq = t.id >> 20
