@@ -34,8 +34,8 @@ SLICE = 1_000
 """Rows that a rebuild takes up without a break."""
 MOST_SHOWN = 300
 """Characters of a passed error in the reason."""
-MAX_WIRED = 1_000
-"""Graphs that are kept wired, in one process."""
+MAX_WIRED, MAX_WIRED_NODES = 1_000, 50
+"""Graphs that are kept wired, in one process, and nodes of one: a large graph takes its time anyway."""
 PLAIN = -1
 """The index of a task that is no item."""
 
@@ -167,11 +167,13 @@ NOTHING: Advance = Advance()
 
 def first_states(graph: Graph) -> list[NodeState]:
     """The nodes of a run that has not begun. What they are to each other is found once for a graph."""
+    if len(graph.nodes) > MAX_WIRED_NODES:
+        return _wire(graph)
     known = _wired.get(id(graph))
-    # It keeps the graph: no other one can have its id.
-    if known is None or known[0] is not graph:
+    if known is None:
         if len(_wired) >= MAX_WIRED:
             _wired.clear()
+        # It keeps the graph: no other one can have its id.
         known = _wired[id(graph)] = graph, _wire(graph)
     return [
         NodeState(
