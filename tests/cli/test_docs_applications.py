@@ -15,7 +15,7 @@ import pytest
 from tests.support.cli_harness import PATIENCE, environment, locktender, until
 from tests.support.roles import as_role, made_role
 
-from locktender import connect, embedded
+from locktender import connect
 from locktender.testing import check_history
 from locktender.testing.postgres_server import execute, run
 
@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "applications.md").read_text()
 SHELL = re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL)
 PYTHON = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+SERVER = ("server", "--port", "0", "--json", "--with-parent")
 WORKER = ("worker", "--lead", "--app", "locktender.integrations.django", "--json", "--with-parent")
 
 
@@ -128,8 +129,8 @@ def test_a_role_that_may_only_submit(postgres_url: str, tmp_path: Path):
         finally:
             loop.run(making.__aexit__(None, None, None))
     with connect(postgres_url) as client:
-        # No worker has announced the flow: the leader says so.
-        with embedded(postgres_url, work_dir=str(tmp_path)):
+        # No worker has announced the flow: the leader says so. It is a process that knows none.
+        with running("locktender", *SERVER, "--url", postgres_url, cwd=tmp_path):
             assert client.runs.get(run_id).wait("60s") == "rejected"
         assert "no worker has announced" in str(client.runs.get(run_id).info().error)
     assert locktender("audit", "--url", postgres_url, cwd=tmp_path).code == 0

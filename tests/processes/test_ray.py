@@ -153,7 +153,7 @@ def test_the_url_is_in_the_environment_of_the_worker_alone(scene: Scene, tmp_pat
     settings = load_settings(overrides={"url": scene.cluster.url})
     workers = RayWorkers(**scene.options(), worker_url=f"file:{tmp_path}/url")(settings)
     scene.run(workers.request(1, {}, "for a test", ["worker-0"]))
-    eventually(lambda: holders("environ"), "120s", "a worker")
+    eventually(lambda: holders("environ"), "300s", "a worker")
     assert [each for each in holders("environ") if "locktender worker" not in each] == []
     assert holders("cmdline") == []
     eventually(lambda: scene.run(workers.list())[0].state == "running", "120s", "it to be listed")

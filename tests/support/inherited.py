@@ -22,20 +22,24 @@ KEPT = {
 }
 PREFIXES = ("LOCKTENDER_", "PYTHON", "PG", "OTEL_", "LC_")
 PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
-NAMES = {"LANGUAGE", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES"}
+NAMES = {
+    "LANGUAGE",
+    *("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "PY_COLORS", "COLORTERM"),
+    *("COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "CI", "GITHUB_ACTIONS"),
+}
 OF_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 """Ignored by every Python process."""
 
 
 def reset() -> None:
-    """Signals, variables, umask, locale and time zone as the tests expect them."""
+    """Signals, variables, umask, locale, terminal and time zone as the tests expect them."""
     _signals()
     for name in list(os.environ):
         if name not in KEPT and (
             name.startswith(PREFIXES) or name in NAMES or name.lower() in PROXIES
         ):
             del os.environ[name]
-    os.environ |= {"TZ": "UTC", "LANG": "C.UTF-8"}
+    os.environ |= {"TZ": "UTC", "LANG": "C.UTF-8", "TERM": "xterm"}
     time.tzset()
     os.umask(0o022)
 
