@@ -230,14 +230,18 @@
   });
 
   setSkew();
-  tick();
-  setInterval(tick, 1000);
-  drawAll();
-  // On a phone the tab or page that is shown may lie beyond the edge of its row.
-  for (const each of document.querySelectorAll(".tabs [aria-current], .side nav [aria-current]")) {
-    const row = each.parentElement, box = each.getBoundingClientRect(), edge = row.getBoundingClientRect();
-    if (box.right > edge.right) row.scrollLeft += box.right - edge.right + 24;
-  }
-  follow();
+  // The page is painted first: charts, and news of changes, come a moment later.
+  const painted = (work) => document.hidden ? work() : requestAnimationFrame(() => setTimeout(work));
+  painted(() => {
+    tick();
+    setInterval(tick, 1000);
+    drawAll();
+    // On a phone the tab or page that is shown may lie beyond the edge of its row.
+    for (const each of document.querySelectorAll(".tabs [aria-current], .side nav [aria-current]")) {
+      const row = each.parentElement, box = each.getBoundingClientRect(), edge = row.getBoundingClientRect();
+      if (box.right > edge.right) row.scrollLeft += box.right - edge.right + 24;
+    }
+    follow();
+  });
   globalThis.locktender = { tick, spoken, brief };
 })();
