@@ -24,7 +24,7 @@ from locktender.kernel.demand import Demand, Want
 from locktender.kernel.ledger import Ledger
 from locktender.observe.metrics import MAX_POOL_LABELS, MAX_STEP_LABELS, Metrics, Worst
 from locktender.observe.prometheus import Exposition
-from locktender.store.postgres import listening
+from locktender.store.postgres import listener
 from locktender.store.protocol import Finish, Heartbeat
 
 pytest_plugins = ["locktender.testing.postgres"]
@@ -360,7 +360,7 @@ async def test_stale_writes_and_lost_listeners_are_counted(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ):
     # A listener that has pinged is not known by its last statement any more.
-    monkeypatch.setattr(listening, "PING_SECONDS", 600.0)
+    monkeypatch.setattr(listener, "PING_SECONDS", 600.0)
     async with process(postgres_url, lead=True, work=False) as (core, _), served(core) as port:
 
         async def number(name: str) -> float:

@@ -144,15 +144,15 @@ async def test_joining_again_is_repeated_whatever_fails(
 async def test_a_listener_that_fails_is_replaced(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    from locktender.store.postgres.listening import ListeningConnection
+    from locktender.store.postgres.listener import Listener
 
-    fault = Fault(monkeypatch, ListeningConnection, "_listen")
+    fault = Fault(monkeypatch, Listener, "_listen")
     fault.error = RuntimeError("an error of the driver")
     async with embedded_async(postgres_url, **KEPT) as engine:
         await until(fault.raised.is_set, "the fault")
         listener = engine._core.store._state.listener  # type: ignore[attr-defined]
         assert _logged(caplog, "failed to listen, polling instead: internal error")
-        assert not listener._shared._task.done()
+        assert not listener._task.done()
         assert await (await engine.submit(doubled, 4)).result("60s") == 8
 
 

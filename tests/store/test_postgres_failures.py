@@ -99,7 +99,7 @@ async def test_a_listener_that_was_replaced_hears(postgres_url: str, store: Post
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE datname = current_database() AND query LIKE 'LISTEN%'"
         )
-        assert len(ended) == 1, "stores of one loop share the connection that listens"
+        assert len(ended) == 2
         end = time.monotonic() + 60
         while not (listener.replaced and other._opened.listener.replaced):
             assert time.monotonic() < end
@@ -233,7 +233,7 @@ async def test_nobody_listens_through_a_pooler(
 ) -> None:
     """It takes the LISTEN and passes nothing on; who did not say where to listen is told so, once."""
     async with opened(with_options(postgres_url, pooled="true")) as store:
-        assert store._opened.listener._shared is None
+        assert store._opened.listener._task is None
         assert [each.getMessage() for each in caplog.records if "polling" in each.getMessage()]
         caplog.clear()
     async with opened(with_options(postgres_url, pooled="true", listen="off")):
@@ -302,28 +302,6 @@ async def test_who_waits_for_ends_alone_is_not_told_of_every_commit(
         await conn.execute("SELECT pg_notify($1, 'somebody commit w1=1.2')", store.options.channel)
         assert (await store.wait_for_offers("w1", 60 * SECOND)).offers == [(1, 2)]
         assert heard
-
-
-async def test_who_shares_the_connection_that_listens_goes_on_when_another_leaves(
-    postgres_url: str, store: PostgresStore
-) -> None:
-    async with opened(postgres_url) as leading:
-        leader = await SceneLeader.stand(leading)
-        runs = [(await submitted(leading)).seq for _ in range(2)]
-        await leader.start(*runs)
-        async with opened(postgres_url) as other:
-            shared = store._opened.listener._shared
-            assert shared is other._opened.listener._shared is leading._opened.listener._shared
-            for each in (store, other):
-                await each.wait_for_ends(0)
-            await leader.end(runs[0])
-            for each in (store, other):
-                assert await each.wait_for_ends(60 * SECOND) == RunsEnded(runs[:1], look=False)
-        await leader.end(runs[1])
-        assert await store.wait_for_ends(60 * SECOND) == RunsEnded(runs[1:], look=False)
-        await store.close()
-    await store.open()
-    assert store._opened.listener._shared is not shared, "the last who left has ended it"
 
 
 async def _until(condition: Callable[[], bool]) -> None:

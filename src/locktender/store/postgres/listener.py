@@ -1,9 +1,9 @@
-"""The listener of a store: it receives notifications of other processes' commits.
+"""The listener: one connection that receives notifications of other processes' commits.
 
 A notification is only a hint: a waiter reads the rows again after its timeout
 anyway, so a lost notification costs one poll. A dead listener is detected by the
 end of its connection or by a ping that times out, and is replaced; then all
-waiters are woken, because notifications sent meanwhile are lost (`listening.py`).
+waiters are woken, because notifications sent meanwhile are lost.
 
 A leader's commit names the workers it concerns, with their offers, in as many notifications
 as it takes, and on a channel of their own the runs that end with it:
@@ -32,8 +32,14 @@ import asyncio
 import logging
 from collections.abc import Iterable, Set
 from contextlib import suppress
+from typing import Any
+
+import asyncpg
 
 from locktender.base.changes import Order
+from locktender.base.errors import StoreError
+from locktender.store.postgres import faults
+from locktender.store.postgres.connection import connect
 from locktender.store.postgres.inboxes import (
     MAX_ENDED_RUNS,
     HeardCommits,
@@ -41,9 +47,8 @@ from locktender.store.postgres.inboxes import (
     Inbox,
     number_of,
 )
-from locktender.store.postgres.listening import ListeningConnection, listening_connection
 from locktender.store.postgres.options import Options
-from locktender.store.postgres.session import ENDED
+from locktender.store.postgres.session import ENDED, SQL
 from locktender.store.protocol import ChangeNotice, OfferNotice, RunsEnded
 
 MAX_NOTICE_CHARACTERS = 7_000
@@ -124,6 +129,10 @@ def notice_to(worker: str, words: list[str]) -> OfferNotice:
 
 log: logging.Logger = logging.getLogger(__name__)
 
+PING_SECONDS = 5.0
+FIRST_AGAIN_SECONDS = 0.05
+LONGEST_AGAIN_SECONDS = 2.0
+
 
 class Listener:
     def __init__(self, options: Options, origin: str) -> None:
@@ -137,16 +146,15 @@ class Listener:
         self._inboxes: dict[str, Inbox] = {}
         self._ended = HeardEnds()
         self._changes = HeardCommits()
-        self._shared: ListeningConnection | None = None
-        self._connection = 0
-        """By which number it knows the connection that it was last told of."""
+        self._task: asyncio.Task[None] | None = None
         self._begun = self._late = False
         """Late: when something was waited for already."""
         self._ready = asyncio.Event()
         self._needs_all = False
         """A store of this process wants to know of every commit."""
-        self.wants_all: bool = True
-        """What it should hear: everything, or ends of runs alone."""
+        self._listens_to_all = True
+        """What it should listen to: ends of runs alone, or everything."""
+        self._look_up = asyncio.Event()
         self.connected: bool = False
         """Notifications of every commit reach this process now."""
 
@@ -171,14 +179,17 @@ class Listener:
                     self._options.shown,
                 )
             return False
-        self._shared = listening_connection(self._options)
-        self._shared.join(self)
+        self._task = asyncio.get_running_loop().create_task(
+            self._keep(), name="locktender-listener"
+        )
         return True
 
     async def stop(self) -> None:
-        shared, self._shared = self._shared, None
-        if shared is not None:
-            await shared.leave(self)
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
 
     def notice(self) -> None:
         """Another process may have committed something: wakes all waiters."""
@@ -238,38 +249,72 @@ class Listener:
         if not self._begun:
             self._late = self._begin()
         self._needs_all = self._needs_all or not for_ends
-        if self.wants_all != self._needs_all:
-            self.wants_all = self._needs_all
-            if self._shared is not None:
-                self._shared.look_up()
+        if self._listens_to_all != self._needs_all:
+            self._listens_to_all = self._needs_all
+            self._look_up.set()
 
-    # -- the connection that listens
+    async def _keep(self) -> None:
+        again = FIRST_AGAIN_SECONDS
+        while True:
+            try:
+                await self._listen()
+                again = FIRST_AGAIN_SECONDS
+            except StoreError as error:
+                log.warning("failed to listen, polling instead: %s", error)
+            except Exception:
+                log.exception("failed to listen, polling instead: internal error")
+            self._ready.set()
+            await asyncio.sleep(again)
+            again = min(again * 2, LONGEST_AGAIN_SECONDS)
 
-    def listens(self, connection: int, *, to_all: bool) -> None:
-        """Of `listening.Hearer`, as the following."""
-        hears_all = to_all and self.wants_all
-        if connection == self._connection:
-            missed = hears_all and not self.connected
-        else:
-            missed = self._ready.is_set() or self._late
-            self.replaced += self._ready.is_set()
-        self._connection, self.connected = connection, hears_all
-        if missed:
-            # Notifications sent meanwhile are lost: wake all waiters.
-            self.notice()
-        self._ready.set()
+    async def _listen(self) -> None:
+        """Listens until the connection is lost."""
+        conn = await connect(self._options, self._options.listen_dsn)
+        try:
+            conn.add_termination_listener(lambda _: self._look_up.set())
+            await conn.add_listener(self._options.ends_channel, self._receive)
+            if self._listens_to_all:
+                await conn.add_listener(self._options.channel, self._receive)
+            if self._ready.is_set():
+                self.replaced += 1
+            if self._ready.is_set() or self._late:
+                # Notifications sent meanwhile are lost: wake all waiters.
+                self.notice()
+            self.connected = self._listens_to_all
+            self._ready.set()
+            while not conn.is_closed():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(PING_SECONDS):
+                        await self._look_up.wait()
+                self._look_up.clear()
+                if conn.is_closed():
+                    break
+                if self.connected == self._listens_to_all:
+                    await conn.execute(SQL.text("ping"), timeout=PING_SECONDS)
+                elif self._listens_to_all:
+                    await conn.add_listener(self._options.channel, self._receive)
+                    self.connected = True
+                    self.notice()
+                else:
+                    self.connected = False
+                    await conn.remove_listener(self._options.channel, self._receive)
+        except faults.WORLD as error:
+            log.warning("the listener lost its connection: %s", type(error).__name__)
+        finally:
+            self.connected = False
+            conn.terminate()
 
-    def lost(self) -> None:
-        self.connected = False
-        self._ready.set()
-
-    def receive(self, payload: str) -> None:
-        origin, _, said = payload.partition(" ")
+    def _receive(
+        self,
+        _conn: asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any],
+        _pid: int,
+        _channel: str,
+        payload: object,
+    ) -> None:
+        origin, _, said = str(payload).partition(" ")
         if said.startswith(ENDED):
             if origin != self._origin:
                 self._ended.put(_ended_runs(said))
-            return
-        if not self.wants_all:
             return
         verb, *words = said.split(" ")
         if verb == COMMIT:
