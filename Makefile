@@ -20,8 +20,8 @@ constraints:
 	$(PYTHON) -m venv .venv/newest
 	.venv/newest/bin/python -m pip install -qq --upgrade 'pip>=25.1'
 	.venv/newest/bin/python -m pip install -qq --editable . --group dev
-	sed -i '2,$$d' constraints.txt
-	.venv/newest/bin/python -m pip freeze --exclude-editable >> constraints.txt
+	(head -n 1 constraints.txt && .venv/newest/bin/python -m pip freeze --exclude-editable) > .venv/constraints.txt
+	mv .venv/constraints.txt constraints.txt
 	rm -rf .venv/newest
 
 # Tests of the UI read it in a real browser. Where none can be installed, they are skipped and say so.

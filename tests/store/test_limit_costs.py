@@ -38,6 +38,33 @@ async def told(leader: SceneLeader, clock: ManualClock, times: int, holder: int 
         await leader.commit(events=[RunEvents(NOBODY, [held, cost])])
 
 
+async def test_a_holder_whose_part_is_nothing_is_forgotten_with_the_others(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = SqliteStore(tmp_path / "costs.db", clock)
+    await store.open()
+    try:
+        leader = await SceneLeader.stand(store, lease_us=10 * HOUR)
+        book = CostBook(store, HOUR)
+        held = Change("wait", 0, GATE, GATE, 0, {"held": [[7, 9], [8, 1]]})
+        for us in (SECOND, 3):
+            clock.advance(5 * MINUTE)
+            cost = Change("cost", 0, "", "", 0, {"gates": {GATE: [us, 1]}})
+            await leader.commit(events=[RunEvents(NOBODY, [held, cost])])
+            [found] = await book.read()
+        assert [(each.run, each.us) for each in found.to] == [
+            ("#7", SECOND * 9 // 10 + 3),
+            ("#8", SECOND // 10),
+        ]
+        clock.advance(HOUR - 4 * MINUTE)
+        [left] = await book.read()
+        assert (left.us, left.waits) == (3, 1)
+        assert [(each.run, each.us) for each in left.to] == [("#7", 3)]
+        clock.advance(10 * MINUTE)
+        assert await book.read() == []
+    finally:
+        await store.close()
+
+
 async def test_costs_are_followed_and_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,8 @@ OWN_FILE = "locktender.toml"
 PROJECT_FILE = "pyproject.toml"
 MAX_BYTES = 10_000_000
 _OUR_TABLE = re.compile(
-    rb"""^[\[ \t]*["']?tool["']?[ \t]*(\]|=|\.[ \t]*["']?locktender)""", re.MULTILINE
+    rb"""^(?:\xef\xbb\xbf)?[\[ \t]*["']?tool["']?[ \t]*(\]|=|\.[ \t]*["']?locktender)""",
+    re.MULTILINE,
 )
 """A project file that may have our table: most that depend on us have none."""
 

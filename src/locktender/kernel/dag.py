@@ -34,12 +34,12 @@ from locktender.kernel.node_state import (
     Phase,
     Skipped,
     TaskRequest,
+    Wiring,
     check_size,
     cleans_up,
     drop_output,
     element_of,
     failure_before,
-    first_states,
     has_ended,
     has_started,
     keep_output,
@@ -63,11 +63,12 @@ class RunGraph:
         consts: Sequence[bytes],
         tags: Mapping[str, str],
         budget: ItemBudget | None = None,
+        wiring: Wiring | None = None,
     ) -> None:
         self.graph = graph
         self.backlog: Backlog = Backlog(budget)
         self.scope: RenderScope = RenderScope(params, consts, tags, self._output)
-        self.steps: list[NodeState] = first_states(graph)
+        self.steps: list[NodeState] = (wiring or Wiring()).first_states(graph)
         self.failure: Failure | None = None
         self.stopping: bool = False
         self.failing: bool = False

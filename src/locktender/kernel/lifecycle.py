@@ -26,6 +26,7 @@ from locktender.kernel.node_state import (
     Advance,
     Skipped,
     TaskRequest,
+    Wiring,
     cleans_up,
 )
 from locktender.kernel.result_cache import ResultCache
@@ -65,6 +66,7 @@ class Lifecycle:
         self.seed = seed
         self.timers: Timers = Timers()
         self.progress: dict[int, RunGraph] = {}
+        self._wiring = Wiring()
         self.tasks: dict[int, TaskEntry] = {}
         """Tasks that are not terminal, by id."""
         self.budget: ItemBudget = ItemBudget(defaults.items_per_cycle)
@@ -85,7 +87,7 @@ class Lifecycle:
         row = run.row
         params = render.split_object(row.params)
         consts = codec.split_list(row.consts)
-        progress = RunGraph(run.graph, params, consts, row.tags, self.budget)
+        progress = RunGraph(run.graph, params, consts, row.tags, self.budget, self._wiring)
         self.progress[run.seq] = progress
         if row.deadline_at is not None:
             self.timers.set(row.deadline_at, "run_deadline", row.seq)

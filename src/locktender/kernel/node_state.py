@@ -35,7 +35,7 @@ SLICE = 1_000
 MOST_SHOWN = 300
 """Characters of a passed error in the reason."""
 MAX_WIRED, MAX_WIRED_NODES = 1_000, 50
-"""Graphs that are kept wired, in one process, and nodes of one: a large graph takes its time anyway."""
+"""Graphs that are kept wired, and nodes of one: a large graph takes its time anyway."""
 PLAIN = -1
 """The index of a task that is no item."""
 
@@ -165,32 +165,35 @@ NOTHING: Advance = Advance()
 """What follows from most ends: items of a map that wait for each other. Never added to."""
 
 
-def first_states(graph: Graph) -> list[NodeState]:
-    """The nodes of a run that has not begun. What they are to each other is found once for a graph."""
-    if len(graph.nodes) > MAX_WIRED_NODES:
-        return _wire(graph)
-    known = _wired.get(id(graph))
-    if known is None:
-        if len(_wired) >= MAX_WIRED:
-            _wired.clear()
-        # It keeps the graph: no other one can have its id.
-        known = _wired[id(graph)] = graph, _wire(graph)
-    return [
-        NodeState(
-            *(step.index, step.node, step.waits),
-            source=step.source,
-            whole=step.whole,
-            followers=step.followers,
-            dependents=step.dependents.copy(),
-            readers=step.readers,
-            read_at_start=step.read_at_start,
-            read_until_end=step.read_until_end,
-        )
-        for step in known[1]
-    ]
+class Wiring:
+    """What the nodes of a graph are to each other, found once for all runs of a scheduler that have the graph."""
 
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Graph, list[NodeState]]] = {}
 
-_wired: dict[int, tuple[Graph, list[NodeState]]] = {}
+    def first_states(self, graph: Graph) -> list[NodeState]:
+        """The nodes of a run that has not begun."""
+        if len(graph.nodes) > MAX_WIRED_NODES:
+            return _wire(graph)
+        known = self._known.get(id(graph))
+        if known is None:
+            if len(self._known) >= MAX_WIRED:
+                self._known.clear()
+            # It keeps the graph: no other one can have its id.
+            known = self._known[id(graph)] = graph, _wire(graph)
+        return [
+            NodeState(
+                *(step.index, step.node, step.waits),
+                source=step.source,
+                whole=step.whole,
+                followers=step.followers,
+                dependents=step.dependents.copy(),
+                readers=step.readers,
+                read_at_start=step.read_at_start,
+                read_until_end=step.read_until_end,
+            )
+            for step in known[1]
+        ]
 
 
 def _wire(graph: Graph) -> list[NodeState]:

@@ -125,8 +125,7 @@ def charged(us: int, shares: Mapping[int, float]) -> dict[int, int]:
     found = {run: int(us * share) for run, share in shares.items()}
     if found:
         found[max(found, key=lambda run: found[run])] += us - sum(found.values())
-    found.pop(NOBODY, None)
-    return found
+    return {run: part for run, part in found.items() if part and run != NOBODY}
 
 
 class HolderNames:
@@ -265,7 +264,7 @@ def _take_cost(costs: Costs, gate: str, less: tuple[int, int, Mapping[int, int]]
     for run, part in less[2].items():
         to[run] -= part
         if not to[run]:
-            del to[run]
+            del to[run]  # parts are never 0: none of its minutes is left
     costs[gate] = us - less[0], waits - less[1], to
     if costs[gate] == (0, 0, {}):
         del costs[gate]

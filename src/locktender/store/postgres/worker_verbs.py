@@ -25,9 +25,9 @@ from locktender.store.worker_changes import changed, end_of, is_news, joined, le
 log: logging.Logger = logging.getLogger(__name__)
 
 _COLUMNS = len(Started._fields)
-ACCEPTED_AT_ONCE = 500
+ACCEPTED_AT_ONCE = 400
 ANSWERED_BYTES = 64 << 10
-"""Of arguments, in the answer of the accepting statement. With 200 bytes a task beside them it fits into a socket
+"""Of arguments, in the answer of the accepting statement. With 250 bytes a task beside them it fits into a socket
 whose reader froze."""
 
 

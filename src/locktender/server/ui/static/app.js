@@ -59,7 +59,6 @@
     source.addEventListener("changed", changed);
     source.onerror = () => show("lost", "reconnecting");
     addEventListener("pagehide", () => source.close());
-    addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
     const seconds = Math.min(...$$("[data-every]").map((each) => Number(each.dataset.every)));
     if (Number.isFinite(seconds)) setInterval(changed, seconds * 1000);
   };
@@ -230,6 +229,7 @@
   });
 
   setSkew();
+  if ($("[data-live]")) addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
   // The page is painted first: charts, and news of changes, come a moment later.
   const painted = (work) => document.hidden ? work() : requestAnimationFrame(() => setTimeout(work));
   painted(() => {
