@@ -85,8 +85,7 @@ class Lifecycle:
 
     def enter(self, run: RunEntry) -> RunGraph:
         row = run.row
-        params = render.split_object(row.params)
-        consts = codec.split_list(row.consts)
+        params, consts = render.split_object(row.params), codec.split_list(row.consts)
         progress = RunGraph(run.graph, params, consts, row.tags, self.budget, self._wiring)
         self.progress[run.seq] = progress
         if row.deadline_at is not None:
