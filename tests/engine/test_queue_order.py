@@ -13,6 +13,14 @@ from locktender.store.protocol import ChangeNotice, Gathered
 from locktender.testing import check_history
 
 pytest_plugins = ["locktender.testing.postgres"]
+SILENT: dict[str, Any] = {
+    "max_concurrent_runs": 1,
+    "heartbeat": "5m",
+    "worker_lease": "20m",
+    "leader_renew": "5m",
+    "leader_lease": "20m",
+}
+"""No transaction of its own is open while it reads: events behind one that is open are told later."""
 
 
 @step
@@ -28,7 +36,7 @@ def in_order(n: int) -> int:
 async def test_d8_a_notified_run_waits_for_older_ones(postgres_url: str):
     """The leader reads; then two runs come, and only the second is named to it."""
     async with (
-        process(postgres_url, lead=True, work=True, max_concurrent_runs=1) as (_, engine),
+        process(postgres_url, lead=True, work=True, **SILENT) as (_, engine),
         connect_async(postgres_url) as client,
     ):
         await until(lambda: engine.leader, "a leader")
