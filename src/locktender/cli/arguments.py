@@ -182,7 +182,7 @@ _EXAMPLES = {
 
 
 def whole(text: str | None, option: str, example: str | None = None) -> int | None:
-    """A whole number of an option, for what has no check of its own further on. `example`: else of the option."""
+    """An option's value as a whole number, where nothing later checks it. `example`: for the hint."""
     if text is None:
         return None
     value = number(text)

@@ -76,7 +76,7 @@ def what_opens(
     for each in blocking(scheduler, entry, now):
         if not isinstance(each, Reason):
             lane = lane_of(scheduler, entry)
-            # A lane in which nobody waits is false: that of a task that is paused or backs off.
+            # Not `if lane`: an empty lane is false, and a task that is paused or backs off stands in one.
             return (*found, *(() if lane is None else openings(view, entry, lane)))
         at = entry.not_before if each.gate in ("time", "back_off") else None
         tasks = tuple(holder.task for holder in each.holders)

@@ -8,7 +8,7 @@ from locktender.store.protocol import ChangeNotice, OfferNotice, RunsEnded
 
 MAX_ENDED_RUNS = 200
 MAX_QUEUED_RUNS = 200
-"""That a leader is told of by number; of more it reads the history."""
+"""Notifications name at most so many new runs to a leader; it finds more of them in the history."""
 
 
 def number_of(text: str) -> int:
