@@ -265,7 +265,8 @@ def _told(store: str, name: str, several: list[Opened], most: float) -> Figure:
     paint = statistics.median(each.paint for each in several)
     cpu = statistics.median(each.cpu for each in several)
     database = statistics.median(each.database for each in several)
-    note = f"server {cpu:.0f} ms of CPU" + (f", database {database:.0f} ms" if database else "")
+    note = f"the first visit {several[0].paint:.0f}; server {cpu:.0f} ms of CPU"
+    note += f", database {database:.0f} ms" if database else ""
     return Figure(f"{store}: {name}, first paint", paint, "ms", f"<= {most:g}", paint <= most, note)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from locktender.base.background import until_done
+from locktender.base.background import start_thread, until_done
 from locktender.base.errors import InvalidInput, LocktenderError
 from locktender.client.core import Core
 from locktender.server.app import App
@@ -32,6 +32,7 @@ from locktender.server.connections import (
     tls_context,
 )
 from locktender.server.options import HttpOptions
+from locktender.server.ui.pages import compile_templates
 
 BACKLOG = 64
 """Connections that are accepted in one turn of the loop: what is too many is closed after that."""
@@ -235,6 +236,8 @@ async def serving(
     app = App(core, core.engine, await core.store.now(), demand=demand, api=api, options=reached)
     web = Web(app.asgi, listener, reached.tls)
     await web.start()
+    if api:
+        start_thread(compile_templates, "locktender-templates")
     try:
         yield
     finally:
