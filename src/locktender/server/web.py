@@ -32,7 +32,7 @@ from locktender.server.connections import (
     tls_context,
 )
 from locktender.server.options import HttpOptions
-from locktender.server.ui.pages import compile_templates
+from locktender.server.ui.pages import prepare_pages
 
 BACKLOG = 64
 """Connections that are accepted in one turn of the loop: what is too many is closed after that."""
@@ -237,7 +237,7 @@ async def serving(
     web = Web(app.asgi, listener, reached.tls)
     await web.start()
     if api:
-        start_thread(compile_templates, "locktender-templates")
+        start_thread(prepare_pages, "locktender-pages")
     try:
         yield
     finally:

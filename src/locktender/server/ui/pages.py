@@ -53,7 +53,7 @@ from locktender.server.api.tenancy import (
     shown_run,
 )
 from locktender.server.ui import words
-from locktender.server.ui.assets import STYLES, THEME, asset_url, inlined, source_of
+from locktender.server.ui.assets import STYLES, THEME, asset_url, assets, inlined, source_of
 from locktender.server.ui.reading import ActiveWork, SharedReadings
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -298,10 +298,11 @@ def templates() -> Environment:
     return found
 
 
-def compile_templates() -> None:
-    """All of them, a third of a second, so that nobody's first visit of a page waits for it."""
+def prepare_pages() -> None:
+    """Compiles templates and packs assets, a third of a second: else who first visits a page waits for it."""
     for name in templates().list_templates():
         templates().get_template(name)
+    assets()
 
 
 def html(text: str, status: int = 200) -> Response:
