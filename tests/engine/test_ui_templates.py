@@ -19,10 +19,12 @@ async def test_a_server_with_pages_compiles_all_templates(tmp_path: Path, api: b
         assert cache is not None
         return {name for _, name in cache}
 
-    async with process(tmp_path / "a.db", lead=True, work=False) as (core, _):
-        async with served(core, api=api):
-            if api:
-                every = set(templates().list_templates())
-                await until(lambda: compiled() >= every, "every template is compiled")
+    async with (
+        process(tmp_path / "a.db", lead=True, work=False) as (core, _),
+        served(core, api=api),
+    ):
+        if api:
+            every = set(templates().list_templates())
+            await until(lambda: compiled() >= every, "every template is compiled")
     if not api:
         assert templates.cache_info().currsize == 0

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from locktender.base import codec, ids
-from locktender.base.changes import NodeInput, Order, RunEnd, RunMark, TaskRow
+from locktender.base.changes import Order, TaskRow
+from locktender.base.commits import NodeInput, RunEnd, RunMark
 from locktender.base.errors import LocktenderError
 from locktender.base.events import Change
 from locktender.base.model import Failure
