@@ -24,6 +24,7 @@ from locktender.kernel.node_state import (
     NOTHING,
     PASSED,
     TAINTED,
+    UNNEEDED,
     Advance,
     Skipped,
     TaskRequest,
@@ -52,9 +53,6 @@ def _is_ended_with_run(entry: TaskEntry) -> bool:
     """Whether the run is being ended and this task with it: it is no clean-up."""
     verdict = entry.run.row.verdict
     return verdict is not None and not cleans_up(entry.spec, failed=verdict == RunState.FAILED)
-
-
-UNNEEDED = "the retried run did not need it"
 
 
 class Lifecycle:

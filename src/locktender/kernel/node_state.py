@@ -27,6 +27,7 @@ from locktender.base.names import MAX_ITEMS
 T = TypeVar("T")
 TAINTED = "tainted"
 """The type under which a skipped task's row says that something it needs failed."""
+UNNEEDED = "the retried run did not need it"
 PASSED = "passed_on"
 """The type under which a skipped task's row says that its item is an error, and so is its result."""
 SLICE = 1_000

@@ -354,8 +354,7 @@ class SqliteStore(
         return await self._look(lambda tx: reads.follow(tx, follow))
 
     async def held_up(self) -> HeldUp:
-        # In a thread: the list of locks takes the system milliseconds, in which a leader would decide nothing.
-        return await asyncio.to_thread(held_up, self.path)
+        return await held_up(self.path)
 
     async def queue(self, limit: int, after: QueuePlace | None = None) -> list[QueueEntry]:
         return await self._look(lambda tx: reads.queue(tx, limit, after))
