@@ -18,7 +18,8 @@ from typing import Any
 import asyncpg
 
 from bench.report import Figure
-from locktender.base.changes import Commit, End, Order, RunEnd, RunEvents, RunStart, TaskRow
+from locktender.base.changes import End, Order, TaskRow
+from locktender.base.commits import Commit, RunEnd, RunEvents, RunStart
 from locktender.base.events import Change
 from locktender.base.ids import run_id, task_id, token
 from locktender.base.model import NewRun, WorkerRow

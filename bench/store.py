@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.report import Figure
-from locktender.base.changes import Commit, End, RunEvents, TaskEnd, TaskRow
+from locktender.base.changes import End, TaskRow
+from locktender.base.commits import Commit, RunEvents, TaskEnd
 from locktender.base.events import Change, pack
 from locktender.base.ids import run_id, task_id, token
 from locktender.base.model import NewRun, WorkerRow

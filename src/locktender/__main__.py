@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
+from contextlib import suppress
 from typing import NoReturn
 
 YOUNG = 200_000
@@ -21,9 +23,19 @@ def start() -> NoReturn:
         # The user's code is collected as Python does it elsewhere.
         gc.set_threshold(*usual)
         sys.exit(main())
-    code = main()
-    gc.freeze()  # nothing of it is looked at once more before the memory is given back
-    sys.exit(code)
+    _end(main())
+
+
+def _end(code: int) -> NoReturn:
+    """Ends the process without taking the interpreter apart, which takes a short command a twelfth of its time.
+
+    Nothing is left to do: each command closes its store and its threads before it returns.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        # `main` has told what went wrong with the output, if it did; None: closed by the caller.
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

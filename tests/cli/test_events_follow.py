@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,26 @@ def test_each_consumer_has_a_cursor_of_its_own(store_url: str):
         assert [each.name for each in client.events.readers()] == ["billing", "mails"]
         assert client.events.forget_reader("mails")
         assert not client.events.forget_reader("mails")
+
+
+def test_an_interrupt_ends_who_follows_and_speaks_of_no_tasks(tmp_path: Path):
+    url = str(tmp_path / "locktender.db")
+    with embedded(url) as client:
+        client.submit(doubled, 1).result("90s")
+    words = ("events", "--follow", "--json", "--after", "start", "--url", url)
+    follower = subprocess.Popen(
+        [sys.executable, "-m", "locktender", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert follower.stdout is not None
+    assert follower.stdout.readline().startswith("{"), "it follows"
+
+    follower.send_signal(signal.SIGINT)
+    _, said = follower.communicate(timeout=60)
+
+    assert (follower.returncode, said) == (130, "")
 
 
 def test_a_consumer_is_told_that_events_were_pruned(tmp_path: Path):

@@ -131,17 +131,29 @@ def waiting() -> None:
     waits.map(range(live.MIN_TASKS))
 
 
-def test_why_that_a_leader_answers_does_without_the_rules(postgres_url: str):
+WRITING = [
+    "locktender.base.commits",
+    *(f"locktender.store.postgres.{each}" for each in ("client_verbs", "commits", "leader_verbs")),
+    *(
+        f"locktender.store.postgres.{each}"
+        for each in ("recovery", "submit_batcher", "worker_verbs")
+    ),
+]
+
+
+def test_a_command_that_a_leader_answers_does_without_the_rules(postgres_url: str):
     with embedded(postgres_url, pools={"shut": 1}, grace="0s") as client:
         client.pools.pause("shut")
         run = client.submit(waiting)
         eventually(lambda: sum(each.count for each in run.why().waiting) == live.MIN_TASKS, "120s")
 
-        modules = loaded("why", run.id, "--url", postgres_url)
+        for command in (["why", run.id], ["pools", "list"]):
+            modules = loaded(*command, "--url", postgres_url)
 
-        assert of(modules, *ENGINE, *PRINTING, *RULES[:2]) == []
-        others = ("locktender.store.sqlite", "sqlite3", "locktender.store.postgres.place")
-        assert of(modules, *others) == [], "of the other kind of store, and of copies"
+            assert of(modules, *ENGINE, *PRINTING, *RULES[:2]) == [], command
+            assert of(modules, *WRITING) == [], command
+            others = ("locktender.store.sqlite", "sqlite3", "locktender.store.postgres.place")
+            assert of(modules, *others) == [], "of the other kind of store, and of copies"
         run.cancel()
 
 

@@ -139,7 +139,8 @@ def test_h3_waits_of_the_whole_run_are_blamed(engine: Client):
     recorded(engine, "paused:pause")
     engine.flows.resume(f"{__name__}:plain")
     paused.result(TIMEOUT)
-    assert "paused:pause" in {each.gate for each in adds_up(paused).gates}
+    assert "paused" in {each.gate for each in adds_up(paused).gates}
+    assert "paused" in {each.gate for each in engine.limits.cost("1h")}
 
     engine.limits.set_max_concurrent_runs(1)
     with engine.slots("db", 2):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from locktender import flow, step
-from locktender.base.changes import Commit, End, Order, RunMark
+from locktender.base.changes import End, Order
 from locktender.base.clock import SECOND, ManualClock
+from locktender.base.commits import Commit, RunMark
 from locktender.base.config import load as load_settings
 from locktender.base.states import RunState, TaskState
 from locktender.flows.registry import registry
@@ -22,7 +23,7 @@ from locktender.observe.metrics import Metrics
 from locktender.store.sqlite.store import SqliteStore
 from locktender.worker.worker import LocalWorker
 
-LISTS = [each.name for each in fields(Commit) if each.default_factory is not MISSING]
+LISTS = [each.name for each in msgspec.structs.fields(Commit) if each.default_factory is list]
 
 
 def commit_with(name: str, value: list[object]) -> Commit:

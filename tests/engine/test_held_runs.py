@@ -12,7 +12,8 @@ from tests.support.db_stores import judged, store_at
 from tests.support.fault_injector import Injector
 
 from locktender import Client, InvalidInput, Run, RunState, connect, embedded
-from locktender.base.changes import Commit, RunEvents, RunStart, TaskRow
+from locktender.base.changes import TaskRow
+from locktender.base.commits import Commit, RunEvents, RunStart
 from locktender.base.errors import DataRefused
 from locktender.base.events import NOBODY, Change
 from locktender.base.graph import GRAPH_VERSION

@@ -12,8 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.server_harness import PATIENCE, fetch, process, served, until
 
 from locktender import connect_async, flow, step
-from locktender.base.changes import Commit, End, RunEvents
+from locktender.base.changes import End
 from locktender.base.clock import ManualClock
+from locktender.base.commits import Commit, RunEvents
 from locktender.base.events import Change
 from locktender.base.limits import Limits, PoolRule
 from locktender.base.model import WorkerRow

@@ -149,6 +149,7 @@ def test_e7_what_can_never_pass_says_never(rule: PoolRule, gate: str):
     found = stage.why(entry)
     assert found[gate].never
     assert "never" in found[gate].text
+    assert "locktender pools set" in found[gate].text
     # What explains and what decides are one: it does not start either, however long it waits.
     stage.now *= 2
     stage.lead.cycle(stage.now)

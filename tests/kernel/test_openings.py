@@ -85,6 +85,17 @@ def test_never_and_paused_come_with_the_fix(rule: PoolRule, text: str):
     assert [each.text for each in opens(stage, stage.submit(consts=numbers(1)))] == [text]
 
 
+def test_never_behind_others_names_the_least_limit_with_which_it_can_start():
+    few = graph(items(pools=needs(db=1)), flow="few")
+    stage = Stage(pools(db=PoolRule(2)), few, graph(items(pools=needs(db=3))), worker=ANY)
+    stage.submit("few", consts=numbers(6))
+    [opening] = opens(stage, stage.submit(consts=numbers(1)))
+    assert opening.limit == 9, "so many start it at once"
+    assert opening.text == (
+        "pool db 2 → 9 to start at once, or → 3 and those before it to end (locktender pools set db 3)"
+    )
+
+
 def test_a_paused_run_needs_what_its_gates_lack_too():
     limits = pools(db=PoolRule(9, paused=True))
     stage = Stage(limits, graph(items(pools=needs(db=1))), worker=ANY)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tests.support.worlds import graph, items, needs, numbers, run_row, step, worker_row
 
-from locktender.base.changes import Commit
+from locktender.base.commits import Commit
 from locktender.base.events import Change
 from locktender.base.graph import Const, Graph, Output, RetryPolicy
 from locktender.base.limits import Limits, PauseRule, PoolRule

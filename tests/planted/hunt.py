@@ -15,8 +15,8 @@ from dataclasses import replace
 import msgspec
 from tests.support.worlds import graph, items, needs, numbers, step, world
 
-from locktender.base.changes import CacheClear
 from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.commits import CacheClear
 from locktender.base.graph import TRACE, AwaitedEvent, CacheRule, Const, Output, RetryPolicy
 from locktender.base.ids import task_id
 from locktender.base.schedules import ScheduledRun, ScheduleSpec, ScheduleState

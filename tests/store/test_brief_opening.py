@@ -9,6 +9,7 @@ import pytest
 
 from locktender.base.clock import SECOND
 from locktender.base.errors import NotFound, SchemaTooNew, StoreBusy, StoreError
+from locktender.base.model import Request
 from locktender.observe.why import explain_run
 from locktender.store.postgres import PostgresStore
 from locktender.store.postgres.session import PostgresSession
@@ -65,6 +66,8 @@ async def test_what_a_command_reads_needs_no_question_for_types(postgres_url: st
     await explain_run(store, run.id)
     await store.held_up()
     await store.load()
+    await store.ask([Request("why", run.id, reason="a question")])
+    await store.answer_to("a question")
     assert len(asked) > 10
     assert [query for query in asked if "typeinfo" in query] == []
     await look(rows_of_rows)

@@ -6,18 +6,8 @@ from typing import Any
 
 import pytest
 
-from locktender.base.changes import (
-    Bucket,
-    Commit,
-    MailTaken,
-    Order,
-    RunEnd,
-    RunMark,
-    RunStart,
-    TaskEnd,
-    TaskRow,
-    TaskSave,
-)
+from locktender.base.changes import Bucket, Order, TaskRow
+from locktender.base.commits import Commit, MailTaken, RunEnd, RunMark, RunStart, TaskEnd, TaskSave
 
 
 def _saved(state: str, eligible_at: int = 0) -> TaskSave:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from locktender.base.changes import Commit, RunEvents
 from locktender.base.clock import SystemClock
+from locktender.base.commits import Commit, RunEvents
 from locktender.base.errors import StoreError
 from locktender.base.events import Change
 from locktender.store.protocol import Elect

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from locktender.base.changes import RunEvents
 from locktender.base.clock import SECOND, ManualClock
+from locktender.base.commits import RunEvents
 from locktender.base.events import NOBODY, Change, Event, EventRow
 from locktender.observe import holders
 from locktender.observe.holders import MINUTE, CostBook, Samples, limit_costs

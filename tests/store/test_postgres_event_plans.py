@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.store.test_postgres_plans import generic, seen
 
-from locktender.base.changes import EventWait, MailTaken, RunEvents
+from locktender.base.commits import EventWait, MailTaken, RunEvents
 from locktender.base.events import Change
 from locktender.base.ids import task_id
 from locktender.store.postgres import PostgresStore

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from locktender.base.changes import Commit, Order, RunEnd, RunMark, TaskEnd, TaskRow, TaskSave
+from locktender.base.changes import Order, TaskRow
+from locktender.base.commits import Commit, RunEnd, RunMark, TaskEnd, TaskSave
 from locktender.store.postgres.folding import TASK, fold
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from locktender.base.changes import NodeInput, Order, TaskRow
+from locktender.base.changes import Order, TaskRow
 from locktender.base.clock import SECOND
+from locktender.base.commits import NodeInput
 from locktender.base.ids import task_id, token
 from locktender.store.postgres import PostgresStore, stuck, worker_verbs
 from locktender.store.postgres.session import PostgresSession

@@ -10,7 +10,8 @@ import asyncpg
 import msgspec
 import pytest
 
-from locktender.base.changes import Bucket, Commit
+from locktender.base.changes import Bucket
+from locktender.base.commits import Commit
 from locktender.store.postgres import PostgresStore
 from locktender.store.protocol import Elect
 

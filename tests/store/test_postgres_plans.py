@@ -9,17 +9,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from locktender.base.changes import (
-    End,
-    NodeInput,
-    Order,
-    RunEnd,
-    RunEvents,
-    RunMark,
-    RunStart,
-    TaskEnd,
-    TaskRow,
-)
+from locktender.base.changes import End, Order, TaskRow
+from locktender.base.commits import NodeInput, RunEnd, RunEvents, RunMark, RunStart, TaskEnd
 from locktender.base.events import Change
 from locktender.base.ids import task_id
 from locktender.base.model import Request

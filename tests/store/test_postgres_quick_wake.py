@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from locktender.base.changes import EventWait, RunEvents, RunWait
+from locktender.base.commits import EventWait, RunEvents, RunWait
 from locktender.base.errors import NotLeader
 from locktender.base.events import Change
 from locktender.base.ids import task_id

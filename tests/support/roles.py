@@ -14,6 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
+from locktender.base.commits import Commit
 from locktender.store.protocol import Cursor, Store
 from locktender.testing.postgres_server import connected
 
@@ -53,7 +54,7 @@ def verbs() -> dict[str, Callable[..., Any]]:
 
 def arguments(verb: Callable[..., Any]) -> list[Any]:
     """One value for each parameter that has no default."""
-    hints = typing.get_type_hints(verb)
+    hints = typing.get_type_hints(verb, localns={"Commit": Commit})
     return [
         value_of(hints[name])
         for name, parameter in inspect.signature(verb).parameters.items()

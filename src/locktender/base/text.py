@@ -29,3 +29,8 @@ def offered_to(worker: str, at: int, offers: int, now: int) -> str:
 def stop_text(reason: str, since: int, now: int) -> str:
     """Of an attempt that was and still runs; in whole seconds, for its instant is not known better."""
     return f"asked to stop {spoken(max(0, now - since) // SECOND * SECOND)} ago: {reason}"
+
+
+def gate_word(gate: str) -> str:
+    """How answers call a gate of the history: a run that is paused, or whose flow is, waits for no other name."""
+    return "paused" if gate == "paused:pause" else gate

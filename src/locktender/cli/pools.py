@@ -80,6 +80,8 @@ def info(shell: Context, name: Name) -> None:
 
     columns = ("pool…", ">used", ">limit", ">waiting", "lease", "rate", "state", "set by")
     shell.out.print(table(*columns, rows=[_row(pool)]))
+    if pool.paused_by:
+        shell.say(f"Paused by {escape(pool.paused_by)} {ago(pool.paused_at, now)}.")
     if holders:
         short = shorten(holder.run for holder in holders)
         titles = ("run", "step…", ">task", ">slots", "held since", "state", "lease ends")

@@ -316,9 +316,10 @@ class Client(SyncSubmitting):
         trace: TracebackType | None,
     ) -> None:
         if kind is not None and issubclass(kind, KeyboardInterrupt):
-            log.warning(
-                "interrupted: waiting for running tasks; interrupt again to end them at once"
-            )
+            if self._core.engine is not None:
+                log.warning(
+                    "interrupted: waiting for running tasks; interrupt again to end them at once"
+                )
             self._close(min(INTERRUPTED_GRACE_US, self.settings.grace_us))
         else:
             self._close(None)

@@ -82,7 +82,20 @@ class AsyncPools:
         self._core.guard.check()
         from locktender.observe.pool_use import read_pools
 
-        return pool_infos(*await read_pools(self._core.store))
+        found = pool_infos(*await read_pools(self._core.store))
+        return await self._with_pauses(found) if any(each.paused for each in found) else found
+
+    async def _with_pauses(self, pools: PoolInfos) -> PoolInfos:
+        from locktender.observe.pool_pauses import pool_pauses
+
+        names = [each.name for each in pools if each.paused]
+        pauses = await pool_pauses(self._core.store, names)
+        return [
+            msgspec.structs.replace(each, paused_by=pause.who, paused_at=instant(pause.at))
+            if each.paused and (pause := pauses.get(each.name))
+            else each
+            for each in pools
+        ]
 
     async def holders(self, name: str) -> PoolHolders:
         """The attempts that hold slots of a pool now, those of dead workers first."""

@@ -238,6 +238,9 @@ class PoolInfo(msgspec.Struct, frozen=True):
     """`live` (an operator's), `declared` (code or configuration) or `none`."""
     version: str = ""
     """Another one after every change of its rule."""
+    paused_by: str = ""
+    """Who paused it; empty: it is not paused, or that was long ago."""
+    paused_at: datetime | None = None
 
     @property
     def limit_text(self) -> str:

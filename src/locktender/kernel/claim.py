@@ -22,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from locktender.base.errors import InvalidInput
 from locktender.base.limits import CLAIM_BATCH
 from locktender.base.names import UNLIMITED
@@ -56,11 +58,10 @@ class PressureSignals:
     """Kinds that claim their last permits, because these were idle for a beat."""
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(msgspec.Struct, frozen=True):
     permits: Mapping[str, int]
     """Per kind of executor that its steps use; −1: unlimited."""
-    in_flight: Mapping[str, int] = field(default_factory=dict[str, int])
+    in_flight: Mapping[str, int] = {}
     total: int = UNLIMITED
     """Permits over all kinds; −1: unlimited."""
     memory: float = 0.0
@@ -68,8 +69,7 @@ class Load:
     p99_us: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimPolicy:
+class ClaimPolicy(msgspec.Struct, frozen=True):
     batch: int = CLAIM_BATCH
     memory_high: float = 0.8
     latency_threshold_us: int | None = None
@@ -86,8 +86,7 @@ class ClaimPolicy:
             raise _wrong("latency_threshold", self.latency_threshold_us, "zero or more, or none")
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True):
     size: int
     """How many tasks it would take at this moment."""
     standing: int

@@ -7,12 +7,12 @@ holds at every prefix of the history, not only at the end of each commit.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from locktender.base.changes import Commit, RunEnd, RunEvents, TaskEnd, TaskRow, TaskSave
+from locktender.base.changes import TaskRow
+from locktender.base.commits import Commit, RunEnd, RunEvents, TaskEnd, TaskSave
 from locktender.base.events import Change
 from locktender.base.ids import task_id
 from locktender.base.states import HOLDING, NEW, TaskState
@@ -21,23 +21,22 @@ from locktender.kernel.entries import TaskEntry
 _dump = msgspec.json.Encoder().encode
 
 
-@dataclass(slots=True)
-class Cycle:
+class Cycle(msgspec.Struct):
     """What a cycle decided. Nothing of it may be acted on before `commit` is written."""
 
     commit: Commit
-    starts: list[TaskEntry] = field(default_factory=list[TaskEntry])
+    starts: list[TaskEntry] = []
     """Tasks of the worker in this process: accepted with this very commit."""
-    stops: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
+    stops: list[tuple[int, int, str]] = []
     """(task, token, reason) of local tasks to be stopped."""
-    withdrawals: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
+    withdrawals: list[tuple[int, int, str]] = []
     """(task, token, to) of offers to take back; a worker may accept one meanwhile: the store decides."""
-    ended: list[int] = field(default_factory=list[int])
+    ended: list[int] = []
     """Runs that have ended."""
     unfinished: bool = False
     """There is more to do at once: the budget was spent."""
     next_wake: int | None = None
-    found_waiting: dict[str, int] = field(default_factory=dict[str, int])
+    found_waiting: dict[str, int] = {}
     """Gate → lanes newly found blocked, for the cycle's summary line."""
 
 

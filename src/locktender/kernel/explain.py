@@ -210,7 +210,7 @@ def _pool(view: GateView, entry: TaskEntry, block: Block, typical: Typical) -> R
     if block.never:
         text = (
             f"pool {pool.name} has {counted(pool.limit, 'slot')} and {slots} are needed:"
-            " never, as limits are now"
+            f" never, as limits are now. Raise it: locktender pools set {pool.name} {slots}"
         )
     elif block.reason == "paused":
         text = f"pool {pool.name} is paused"
@@ -235,7 +235,10 @@ def _rate(view: GateView, entry: TaskEntry, block: Block, _typical: Typical) -> 
     assert isinstance(gate, RateGate)  # noqa: S101
     rate = gate.rate
     if block.never:
-        text = f"pool {gate.name} grants at most {rate.burst} at once and {slots} are needed: never"
+        text = (
+            f"pool {gate.name} grants at most {rate.burst} at once and {slots} are needed:"
+            f" never, as limits are now. Raise it: locktender pools set {gate.name} --burst {slots}"
+        )
         return Reason(block.name, text, need=slots, never=True)
     if block.reason == "reserved":
         return Reason(block.name, _reserved(block), block.used, block.limit, slots)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -319,16 +319,22 @@ def open_tasks(run: RunEntry) -> OpenTasks:
         if not flying and not apart:
             break
     standing: list[StandingTasks] = []
+    lanes: dict[int, dict[int, Lane[TaskEntry]]] = {}
+    for (node, _), lane in run.lanes.items():
+        if lane.live:
+            lanes.setdefault(node, {})[id(lane)] = lane
     for node, count in run.waiting.items():
         if count:
-            standing += _standing(run, node, count)
+            standing += _standing(run, node, count, lanes.get(node, {}).values())
     return OpenTasks(in_flight, standing, aside)
 
 
-def _standing(run: RunEntry, node: int, count: int) -> Iterable[StandingTasks]:
-    lanes = {id(lane): lane for (of, _), lane in run.lanes.items() if of == node and lane.live}
+def _standing(
+    run: RunEntry, node: int, count: int, lanes: Collection[Lane[TaskEntry]]
+) -> Iterable[StandingTasks]:
+    """`lanes`: those in which tasks of the node may stand."""
     found: list[tuple[Lane[TaskEntry], TaskEntry]] = []
-    for lane in lanes.values():
+    for lane in lanes:
         several = islice(lane.in_order(), MAX_BEFORE)
         first = next((task for task in several if task.run is run and task.node == node), None)
         if first is not None:

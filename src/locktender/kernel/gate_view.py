@@ -60,6 +60,7 @@ class GateView:
         self._holders: dict[Gate, list[TaskEntry]] = {}
         self._running: dict[Hashable, list[TaskEntry]] = {}
         self._served: dict[tuple[str, str], frozenset[Gate]] = {}
+        self._opened_by: dict[Hashable, frozenset[Gate]] = {}
         self._waits: dict[Hashable, list[tuple[float, WaitEstimate]]] = {}
         self._works: dict[Hashable, _Work] = {}
         self._kinds: dict[Hashable, int] = {}
@@ -206,6 +207,21 @@ class GateView:
                 if gate.requirement.executor == executor and worker.fits(gate.requirement)
             )
         return self._served[key]
+
+    def opened_by(
+        self, key: Hashable, ending: list[TaskEntry], more: frozenset[Gate]
+    ) -> frozenset[Gate]:
+        """Gates that may open when these tasks end, and `more`. `key`: of both."""
+        if key not in self._opened_by:
+            opened, workers = set(more), self.ledger.workers.by_id
+            for task in ending:
+                if task.lane is not None:
+                    opened.update(task.lane.gates, (pool for pool, _ in task.lane.slots))
+            for name, executor in {(task.worker or "", task.spec.executor) for task in ending}:
+                if name in workers:
+                    opened |= self.gates_served(workers[name], executor)
+            self._opened_by[key] = frozenset(opened)
+        return self._opened_by[key]
 
     # -- estimates ---------------------------------------------------------------------------------
 

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from locktender.base import ids
-from locktender.base.changes import RunEnd, RunMark, TaskRow
+from locktender.base.changes import TaskRow
+from locktender.base.commits import RunEnd, RunMark
 from locktender.base.durations import spoken
 from locktender.base.errors import NotFound
 from locktender.base.events import Change

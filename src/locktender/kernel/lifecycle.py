@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from locktender.base import codec, ids
-from locktender.base.changes import NodeInput, Order, RunEnd, RunMark, TaskRow
+from locktender.base.changes import Order, TaskRow
+from locktender.base.commits import NodeInput, RunEnd, RunMark
 from locktender.base.errors import LocktenderError
 from locktender.base.events import Change
 from locktender.base.model import Failure
@@ -23,6 +24,7 @@ from locktender.kernel.node_state import (
     NOTHING,
     PASSED,
     TAINTED,
+    UNNEEDED,
     Advance,
     Skipped,
     TaskRequest,
@@ -51,9 +53,6 @@ def _is_ended_with_run(entry: TaskEntry) -> bool:
     """Whether the run is being ended and this task with it: it is no clean-up."""
     verdict = entry.run.row.verdict
     return verdict is not None and not cleans_up(entry.spec, failed=verdict == RunState.FAILED)
-
-
-UNNEEDED = "the retried run did not need it"
 
 
 class Lifecycle:

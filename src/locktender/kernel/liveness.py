@@ -14,7 +14,8 @@ one whole lease, and a jump of the store's clock, ahead or back, ends no lease.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from locktender.base.clock import SECOND
 from locktender.base.durations import spoken
@@ -28,8 +29,7 @@ PROOF_PAUSE_US = 3 * SECOND
 """How long a proof that was there may be missing: a worker that wakes up connects again before it renews."""
 
 
-@dataclass(slots=True)
-class _Seen:
+class _Seen(msgspec.Struct):
     lease_until: int
     ends_us: int
     """When its lease passes, unless it is renewed before (steady clock)."""
@@ -39,11 +39,10 @@ class _Seen:
     """This leader found it with a lease that had passed, by the store's time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    stalled: dict[str, int] = field(default_factory=dict[str, int])
+class Judged(msgspec.Struct, frozen=True):
+    stalled: dict[str, int] = {}
     """Worker → for how long, in microseconds."""
-    dead: list[DeadWorker] = field(default_factory=list[DeadWorker])
+    dead: list[DeadWorker] = []
 
 
 class LeaseWatch:

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 import msgspec
 
 from locktender.base.announced import value_fault
-from locktender.base.changes import Commit, EventWait
+from locktender.base.commits import Commit, EventWait
 from locktender.base.errors import InvalidInput, UnreadableRow
 from locktender.base.graph import AwaitedEvent
 from locktender.base.model import Mail

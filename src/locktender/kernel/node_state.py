@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 from heapq import heappop
 from typing import TypeVar
@@ -28,6 +27,7 @@ from locktender.base.names import MAX_ITEMS
 T = TypeVar("T")
 TAINTED = "tainted"
 """The type under which a skipped task's row says that something it needs failed."""
+UNNEEDED = "the retried run did not need it"
 PASSED = "passed_on"
 """The type under which a skipped task's row says that its item is an error, and so is its result."""
 SLICE = 1_000
@@ -49,8 +49,7 @@ class Phase(IntEnum):
     TAINTED = 5
 
 
-@dataclass(slots=True)
-class NodeState:
+class NodeState(msgspec.Struct):
     """Where one node of one run stands."""
 
     index: int
@@ -63,7 +62,7 @@ class NodeState:
     whole: frozenset[int] = frozenset()
     """Nodes that must have ended before it starts. Its source is one of them only if it is named twice."""
     followers: Sequence[int] = ()
-    dependents: list[int] = field(default_factory=list[int])
+    dependents: list[int] = []
     total: int = 0
     ended: int = 0
     failed: int = 0
@@ -75,11 +74,11 @@ class NodeState:
     had_rows: bool = False
     base: int = -1
     """Ordinal of its first task."""
-    again: list[Existing] = field(default_factory=list["Existing"])
+    again: list[Existing] = []
     """Rows of earlier tries of a retried run that are asked for once more."""
     output: bytes | None = None
     items: list[bytes | None] | None = None
-    early: list[int] = field(default_factory=list[int])
+    early: list[int] = []
     """Items of its source that ended before it was itself ready, or, in order, before an earlier item. A heap."""
     asked: int = 0
     """Of a map in order: items below this one were asked for."""
@@ -100,8 +99,7 @@ class NodeState:
         return self.node.over is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Existing:
+class Existing(msgspec.Struct, frozen=True):
     """A row that is already there, as `Progress` needs it at a rebuild."""
 
     node: int
@@ -116,8 +114,7 @@ class Existing:
     """Its run was retried: it is asked for once more, in the same row."""
 
 
-@dataclass(slots=True)
-class TaskRequest:
+class TaskRequest(msgspec.Struct):
     """One task to request."""
 
     node: int
@@ -127,8 +124,7 @@ class TaskRequest:
     item: bytes | None
 
 
-@dataclass(slots=True)
-class Skipped:
+class Skipped(msgspec.Struct):
     """One task that will never run."""
 
     node: int
@@ -140,16 +136,15 @@ class Skipped:
     """Its item is an error, which is its result, too."""
 
 
-@dataclass(slots=True)
-class Advance:
+class Advance(msgspec.Struct):
     """What follows from the last change."""
 
-    requests: list[TaskRequest] = field(default_factory=list[TaskRequest])
-    reserved: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    requests: list[TaskRequest] = []
+    reserved: list[tuple[int, int, int]] = []
     """(node, index, ordinal) of the last item of each map whose items come in slices from here on."""
-    shared: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
-    skips: list[Skipped] = field(default_factory=list[Skipped])
-    closing: list[int] = field(default_factory=list[int])
+    shared: list[tuple[int, bytes]] = []
+    skips: list[Skipped] = []
+    closing: list[int] = []
     """Maps of which no further item may start."""
     stop: bool = False
     """The flow fails fast, or its own logic is broken: end what is in flight."""

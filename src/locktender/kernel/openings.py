@@ -8,7 +8,7 @@ too, and so on. What is named is enough if nobody else comes, and less is not.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -238,7 +238,9 @@ class _Asked(NamedTuple):
         at = None
         if gate.limit < need:
             ends = _Ends()
-            text += f" (locktender pools set {gate.name} {limit})"
+            if limit > need:
+                text += f" to start at once, or → {need} and those before it to end"
+            text += f" (locktender pools set {gate.name} {need})"
         elif not gate.paused:
             text += f", or {ends.text()}" if ends.tasks else ""
             at, dead = _dead(self.view.ledger, gate, slots)
@@ -265,23 +267,17 @@ class _Asked(NamedTuple):
         holders = self.view.holders_of(gate)
         if self.trial.about:
             return _ends([(task.id, 1) for task in holders], UNBOUNDED)
-        walk = self._behind(holders, frozenset())
+        walk = self._behind(gate, holders, frozenset())
         taken = walk.taken[gate] + walk.kept(gate, self.lane, self.entry)
         slots = gate.used + taken + need - gate.limit
         return _ends([(task.id, uses(task, gate)) for task in holders], slots)
 
-    def _behind(self, ending: list[TaskEntry], more: frozenset[Gate]) -> _Walk:
-        """Who starts before it if these end."""
-        opened = {*more, *self.trial.opened}
-        workers = self.view.ledger.workers.by_id
-        seats = {(task.worker or "", task.spec.executor) for task in ending}
-        for task in ending:
-            if task.lane is not None:
-                opened.update(task.lane.gates, (pool for pool, _ in task.lane.slots))
-        for name, executor in seats:
-            if name in workers:
-                opened |= self.view.gates_served(workers[name], executor)
-        return _Walk(self.view, self.entry, self.lane, frozenset(opened))
+    def _behind(self, key: Hashable, ending: list[TaskEntry], more: frozenset[Gate]) -> _Walk:
+        """Who starts before it if these end. `key`: of those and of what else is opened."""
+        opened = self.view.opened_by(key, ending, more)
+        if not self.trial.opened.keys() <= opened:
+            opened = opened.union(self.trial.opened)
+        return _Walk(self.view, self.entry, self.lane, opened)
 
     def _permits_to_free(self, gate: WorkerGate) -> _Ends:
         """Tasks whose end leaves permits for it and for those before it that wait for the same ones.
@@ -302,11 +298,12 @@ class _Asked(NamedTuple):
             if other.id not in ids
         ):
             return _Ends()
+        key = ("permits", executor, ids)
         running = self.view.in_flight(
-            ("permits", executor, ids),
+            key,
             lambda task: task.worker in ids and task.spec.executor == executor,
         )
-        walk = self._behind(running, sharing)
+        walk = self._behind(key, running, sharing)
         free = 1 + sum(walk.taken[other] for other in walk.taken.keys() & sharing)
         ends = _ends([(task.id, 1) for task in running], free)
         return ends if ends.enough else _Ends()

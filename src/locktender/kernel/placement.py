@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from locktender.base.changes import Silence
+from locktender.base.commits import Silence
 from locktender.base.graph import TRACE
 from locktender.base.limits import Placement
 from locktender.base.model import WorkerRow

@@ -20,8 +20,8 @@ from locktender.base.model import RUN_AGAIN, RunRow
 from locktender.base.states import RunState, TaskState
 from locktender.kernel import render
 from locktender.kernel.entries import RunEntry, TaskEntry
-from locktender.kernel.lifecycle import UNNEEDED, Lifecycle, failure_of
-from locktender.kernel.node_state import PLAIN, SLICE, Existing
+from locktender.kernel.lifecycle import Lifecycle, failure_of
+from locktender.kernel.node_state import PLAIN, SLICE, UNNEEDED, Existing
 
 _AGAIN = msgspec.json.encode(RUN_AGAIN)
 _UNNEEDED = UNNEEDED.encode()

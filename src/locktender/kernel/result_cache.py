@@ -17,7 +17,8 @@ from itertools import islice
 import msgspec
 
 from locktender.base import codec
-from locktender.base.changes import CacheClear, CachedResult
+from locktender.base.changes import CachedResult
+from locktender.base.commits import CacheClear
 from locktender.base.errors import InvalidInput
 from locktender.base.events import NOBODY, Change
 from locktender.base.graph import CacheRule

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from locktender.base.changes import Order, RunEnd, RunStart, TaskRow
+from locktender.base.changes import Order, TaskRow
+from locktender.base.commits import RunEnd, RunStart
 from locktender.base.events import NOBODY, Change
 from locktender.base.graph import Graph
 from locktender.base.limits import Limits

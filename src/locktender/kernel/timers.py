@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Final, Literal
+
+import msgspec
 
 from locktender.base.graph import RetryPolicy
 from locktender.kernel.deadlines import DISPATCH_DEADLINE_US
@@ -31,8 +32,7 @@ _BY_INSTANT: Final = frozenset({"back_off", "queue_timeout", "dispatch_deadline"
 """Their detail is the instant from which the task waits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Defaults:
+class Defaults(msgspec.Struct, frozen=True):
     """What applies where neither step, flow nor run says otherwise."""
 
     queue_timeout_us: int | None = None

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from locktender.base import codec, graph_check
-from locktender.base.changes import RunUnfolded
+from locktender.base.commits import RunUnfolded
 from locktender.base.errors import InvalidFlow, LocktenderError
 from locktender.base.events import Change
 from locktender.base.graph import TRACE

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from locktender.base.changes import CachedResult, MailTaken, RunStart, RunWait, TaskRow
+from locktender.base.changes import CachedResult, TaskRow
+from locktender.base.commits import MailTaken, RunStart, RunWait
 from locktender.base.durations import spoken
 from locktender.base.events import Change
 from locktender.base.graph import Graph

@@ -14,8 +14,9 @@ import math
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from locktender.base.changes import Commit, End
+from locktender.base.changes import End
 from locktender.base.clock import SystemClock
+from locktender.base.commits import Commit
 from locktender.base.errors import NotLeader, OutOfOrder
 from locktender.kernel.commit_builder import Cycle
 from locktender.observe.metrics import Metrics

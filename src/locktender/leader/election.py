@@ -15,8 +15,9 @@ from contextlib import suppress
 from typing import Protocol
 
 from locktender.base.background import repeat_forever
-from locktender.base.changes import Commit, End, RunEvents
+from locktender.base.changes import End
 from locktender.base.clock import SECOND, SystemClock
+from locktender.base.commits import Commit, RunEvents
 from locktender.base.config import Settings
 from locktender.base.errors import LocktenderError
 from locktender.base.events import NOBODY, Change

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from locktender.base.changes import Commit, End, RunEvents
+from locktender.base.changes import End
+from locktender.base.commits import Commit, RunEvents
 from locktender.base.events import NOBODY, Change
 from locktender.base.ids import run_of
 from locktender.base.model import Failure, LimitRow, Request, StoredRequest, WorkerRow

@@ -13,6 +13,7 @@ from locktender.base.clock import SECOND
 from locktender.base.events import NOBODY, Event, EventRow, unpack
 from locktender.base.graph import Node
 from locktender.base.model import RunRow
+from locktender.base.text import gate_word
 from locktender.kernel.gates.worker import Requirement
 from locktender.store.protocol import EventFilter, RunFilter, Store
 
@@ -246,7 +247,7 @@ class CostBook:
     async def _named_costs(self) -> list[LimitCost]:
         names = HolderNames(self._store)
         found = [
-            LimitCost(gate, us, waits, await names.of(to))
+            LimitCost(gate_word(gate), us, waits, await names.of(to))
             for gate, (us, waits, to) in self._total.items()
         ]
         return sorted(found, key=lambda each: (-each.us, each.gate))

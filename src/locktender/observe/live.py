@@ -31,7 +31,9 @@ Question = Callable[["Scheduler", int], T | None]
 MIN_TASKS: Final = 1_000
 """Tasks of executing runs from which on the leader is asked: to rebuild so few takes some milliseconds."""
 ANSWER_TIMEOUT_SECONDS: Final = 2.0
-POLL_SECONDS: Final = 0.01
+FIRST_POLL_SECONDS: Final = 0.002
+LAST_POLL_SECONDS: Final = 0.01
+"""An idle leader answers within some milliseconds: the pause between two looks grows by half, up to the last."""
 POOLS: Final = "pools"
 """Subject of the question what is in use of each pool: no run's id, no task's number."""
 
@@ -93,8 +95,10 @@ async def _ask_elsewhere(store: Store, subject: str) -> bytes | None:
         return None
     name = token_hex(8)
     await store.ask([Request("why", subject, reason=name)])
+    pause = FIRST_POLL_SECONDS
     while True:
+        await asyncio.sleep(pause)
         body = await store.answer_to(name)
         if body is not None:
             return body
-        await asyncio.sleep(POLL_SECONDS)
+        pause = min(1.5 * pause, LAST_POLL_SECONDS)

@@ -5,14 +5,17 @@ The leader counts lanes, not tasks: 100,000 items that wait cost it as much as t
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from locktender.base.limits import Limits
 from locktender.base.model import LimitRow
-from locktender.kernel.scheduler import Scheduler
 from locktender.observe.live import POOLS, ask_leader
-from locktender.observe.rebuilt import rebuild
 from locktender.store.protocol import Store
+
+if TYPE_CHECKING:
+    from locktender.kernel.scheduler import Scheduler
 
 
 class PoolUse(msgspec.Struct, frozen=True):
@@ -41,5 +44,8 @@ async def read_pools(store: Store) -> tuple[PoolUse, Limits, list[LimitRow]]:
     live = await ask_leader(store, POOLS, lambda lead, _: pool_use(lead), _read)
     if live is not None:
         return live, *await store.limits()
+    # Only here: where the leader answers, a command does without its rules.
+    from locktender.observe.rebuilt import rebuild  # noqa: PLC0415
+
     scheduler, snapshot = await rebuild(store)
     return pool_use(scheduler), snapshot.limits, list(snapshot.limit_rows)

@@ -20,6 +20,7 @@ import msgspec
 from locktender.base.events import Event
 from locktender.base.graph import Graph, Node, Output, needs_of
 from locktender.base.states import ENDS, TERMINAL_RUNS, RunState, TaskState
+from locktender.base.text import gate_word
 
 WORK: Final = "work"
 HAND_OFF: Final = "hand-off"
@@ -420,10 +421,10 @@ class _Reader:
 def _fitted(waits: Mapping[str, int], most: int) -> dict[str, int]:
     """The same, and no more than `most` in all: the clock may have been set meanwhile."""
     found: dict[str, int] = {}
-    for what, us in waits.items():
+    for what, us in ((gate_word(each), us) for each, us in waits.items()):
         part = min(us, most)
         if part > 0:
-            found[what] = part
+            found[what] = found.get(what, 0) + part
             most -= part
     return found
 

@@ -22,6 +22,7 @@ from locktender.base.states import ENDS, EXECUTING_RUNS, TERMINAL_RUNS, RunState
 from locktender.kernel.reasons import Reason
 from locktender.observe.answer import LEFT, Why, why_run
 from locktender.observe.live import ask_leader
+from locktender.observe.pool_pauses import with_pauses
 from locktender.observe.store_notes import (
     engine_note,
     nobody_leads,
@@ -34,9 +35,10 @@ from locktender.store.protocol import EventFilter, RunFilter, Store
 
 
 async def with_sessions(store: Store, why: Why) -> Why:
-    """The answer, with what concerns everything that has not ended: sessions that delay the store, troubles."""
+    """The answer, with what no gate tells: who paused a pool, sessions that delay the store, troubles."""
     if why.ended_at:
         return why
+    why = await with_pauses(store, why)
     sessions = (await store.held_up()).sessions
     return msgspec.structs.replace(why, held_up=sessions, troubles=await troubles(store))
 

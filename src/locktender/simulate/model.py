@@ -10,19 +10,9 @@ from typing import Any
 import msgspec
 
 from locktender.base import ids
-from locktender.base.changes import (
-    Bucket,
-    CacheClear,
-    CachedResult,
-    Commit,
-    EventWait,
-    Linger,
-    Order,
-    RunEvents,
-    Silence,
-    TaskRow,
-)
+from locktender.base.changes import Bucket, CachedResult, Linger, Order, TaskRow
 from locktender.base.clock import MILLISECOND
+from locktender.base.commits import CacheClear, Commit, EventWait, RunEvents, Silence
 from locktender.base.events import NOBODY, Change, Event
 from locktender.base.graph import Graph, Node, read_graph
 from locktender.base.ids import RunId

@@ -9,8 +9,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from locktender.base.changes import CacheClear, TaskRow
+from locktender.base.changes import TaskRow
 from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.commits import CacheClear
 from locktender.base.graph import (
     AwaitedEvent,
     CacheRule,

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from locktender.base.changes import EventWait, KeptPlace, RunEvents, TaskRow
+from locktender.base.changes import KeptPlace, TaskRow
+from locktender.base.commits import EventWait, RunEvents
 from locktender.base.events import Change, Event
 from locktender.base.ids import run_of
 from locktender.base.model import Failure, Mail

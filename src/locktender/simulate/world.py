@@ -11,8 +11,9 @@ from heapq import heappop, heappush
 
 import msgspec
 
-from locktender.base.changes import RunEvents, TaskRow
+from locktender.base.changes import TaskRow
 from locktender.base.clock import SECOND
+from locktender.base.commits import RunEvents
 from locktender.base.events import NOBODY, Change, Event
 from locktender.base.graph import Graph
 from locktender.base.ids import RunId, run_of

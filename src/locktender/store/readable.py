@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+
+import msgspec
 
 from locktender.base.changes import TaskRow
 from locktender.base.errors import (
@@ -27,13 +28,12 @@ ROWS_AT_ONCE = 1_000
 """Between two turns of the loop."""
 
 
-@dataclass(slots=True)
-class ReadableRuns:
-    runs: list[RunRow] = field(default_factory=list[RunRow])
-    tasks: list[TaskRow] = field(default_factory=list[TaskRow])
+class ReadableRuns(msgspec.Struct):
+    runs: list[RunRow] = []
+    tasks: list[TaskRow] = []
     """Of those runs."""
-    graphs: dict[str, Graph] = field(default_factory=dict[str, Graph])
-    faults: dict[int, str] = field(default_factory=dict[int, str])
+    graphs: dict[str, Graph] = {}
+    faults: dict[int, str] = {}
     """The other runs, and why they cannot be read."""
 
 

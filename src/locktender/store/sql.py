@@ -30,7 +30,7 @@ MAX_ROWS = 256
 FEW_ROWS = 16
 """Up to so many are written in one step."""
 
-_NAME = re.compile(r"^-- name: *(\w+) *$", re.MULTILINE)
+_NAME = "\n-- name: "
 _ROWS = re.compile(r"/\*rows\*/\s*(\([^()]*\))")
 
 
@@ -82,15 +82,13 @@ def read(folder: Path) -> Iterator[Statement]:
 
 def parse(text: str) -> Iterator[Statement]:
     """The statements in `text`; comments right under a name are its description."""
-    parts = _NAME.split(text)
-    for name, body in zip(parts[1::2], parts[2::2], strict=True):
-        lines = body.strip().splitlines()
-        split = next((n for n, line in enumerate(lines) if not line.startswith("--")), len(lines))
-        yield Statement(
-            name=name,
-            description=" ".join(line.removeprefix("--").strip() for line in lines[:split]),
-            text="\n".join(lines[split:]).strip().rstrip(";"),
-        )
+    for part in f"\n{text}".split(_NAME)[1:]:
+        name, _, body = part.partition("\n")
+        body, comments = body.strip(), list[str]()
+        while body.startswith("--"):
+            comment, _, body = body.partition("\n")
+            comments.append(comment.removeprefix("--").strip())
+        yield Statement(name.strip(), " ".join(comments), body.strip().rstrip(";"))
 
 
 def chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:

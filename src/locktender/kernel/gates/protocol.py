@@ -19,6 +19,8 @@ from locktender.base.changes import Bucket
 from locktender.base.limits import PoolRule
 
 UNBOUNDED: Final = 1 << 62
+FEW_WAITERS: Final = 8
+"""Of a lane: to count so few takes less than to look up whether they were counted."""
 MAX_COUNTED_SINGLY: Final = 200
 Key = tuple[int, int, int, int]
 """Global order: priority, fair turn, age, id. Smaller goes first."""
@@ -261,10 +263,13 @@ class Lane(Generic[W]):
 
     def before(self, rank: tuple[int, int], number: int) -> int:
         """How many of its waiters stand before this rank and id."""
+        place: tuple[Any, ...] = rank, number
+        if len(self.entries) == len(self.live) <= FEW_WAITERS:
+            return sum(map(place.__gt__, self.entries))
         changes = (self._added, len(self.live))
         if self._counted[0] != changes:
             self._counted = changes, {}
-        known, place = self._counted[1], (rank, number)
+        known = self._counted[1]
         if place not in known:
             known[place] = self._count(place)
         return known[place]

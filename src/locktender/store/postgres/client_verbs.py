@@ -22,7 +22,6 @@ from locktender.base.errors import DataRefused
 from locktender.base.events import NOBODY, pack
 from locktender.base.ids import MAX_RUNS
 from locktender.base.limits import Limits
-from locktender.base.model import Request
 from locktender.kernel.lanes import rank
 from locktender.store.admission import (
     WINDOW_SECONDS,
@@ -262,7 +261,7 @@ def _rows(
     if throttles := admission.throttles.rows():
         parts.add("throttle_save", *columns(sorted(throttles), 3))
     if admission.replaced:
-        parts.add("request_add", [encode(request) for request in admission.replaced])
+        parts.add("request_add", [encode(request).decode() for request in admission.replaced])
 
 
 async def _copy(tx: PostgresSession, plan: AdmissionPlan, now: int) -> None:
@@ -368,15 +367,6 @@ async def retry(
         parts.add("wake", *tx.hint("retry"))
         await tx.compose(parts)
     return answers
-
-
-async def ask(tx: PostgresSession, requests: list[Request]) -> None:
-    parts = Parts()
-    parts.add("now", alias="clock")
-    parts.add("open_fence", alias="fence")
-    parts.add("request_add", [encode(request) for request in requests])
-    parts.add("wake", *tx.hint("ask"))
-    await tx.compose(parts)
 
 
 async def set_limits(tx: PostgresSession, changes: list[SetLimit]) -> None:

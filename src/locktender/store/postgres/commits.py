@@ -26,10 +26,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence, Set
-from dataclasses import replace
 from typing import Any
 
-from locktender.base.changes import Commit, Order, RunEnd, TaskSave
+import msgspec
+
+from locktender.base.changes import Order
+from locktender.base.commits import Commit, RunEnd, TaskSave
 from locktender.base.errors import NotLeader, OutOfOrder, StoreBusy
 from locktender.base.events import pack
 from locktender.base.limits import Limits
@@ -70,7 +72,7 @@ def not_leader(term: int, row: Row) -> NotLeader:
 async def commit(tx: PostgresSession, commit: Commit) -> Committed:
     told = notices((end.run for end in commit.runs_ended), commit.orders, tx.known.listening)
     stored = [each for each in commit.orders if not is_sent(each, tx.known.listening)]
-    commit = replace(commit, orders=stored)
+    commit = msgspec.structs.replace(commit, orders=stored)
     folded = fold(commit)
     long_way = folded.tangled or len(folded.new) > COPY_OVER or bool(commit.reprioritised)
     opened = {each.task for each in commit.waits_opened}

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from locktender.base.changes import Commit, TaskEnd, TaskRow, TaskSave
+from locktender.base.changes import TaskRow
+from locktender.base.commits import Commit, TaskEnd, TaskSave
 from locktender.base.states import HOLDING, TaskState
 
 TASK = TaskRow._fields

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from locktender.base.changes import Commit
 from locktender.base.events import NOBODY, pack
 from locktender.base.model import Mail
 from locktender.store.history import CLIENT
@@ -14,6 +13,9 @@ from locktender.store.postgres.composed_sql import Parts, columns
 from locktender.store.postgres.listener import MAIL
 from locktender.store.postgres.session import PostgresSession
 from locktender.store.protocol import MAX_MAIL, EventSent, EventWaiter, SendEvent
+
+if TYPE_CHECKING:
+    from locktender.base.commits import Commit
 
 T = TypeVar("T")
 NUMBER = 2**62

@@ -7,10 +7,9 @@ from typing import TypeVar
 
 from locktender.base.announced import AnnouncedFlow
 from locktender.base.schedules import ScheduleChange, ScheduleRow, TickRow
+from locktender.store import postgres
 from locktender.store.decode import announced_flows, encode
-from locktender.store.postgres.client_verbs import submit_within
 from locktender.store.postgres.composed_sql import columns
-from locktender.store.postgres.recovery import fence
 from locktender.store.postgres.session import LockTaken, PostgresSession, leading_alone
 from locktender.store.protocol import SetSchedule, Submit, TickMove
 from locktender.store.schedule_rows import (
@@ -147,7 +146,7 @@ async def _declare(
 
 async def _put_off(tx: PostgresSession, term: int, schedules: Sequence[str], until: int) -> None:
     async with tx.transaction():
-        await fence(tx, term)
+        await postgres.recovery.fence(tx, term)
         await tx.run("schedule_put_off", list(schedules), until)
 
 
@@ -163,7 +162,7 @@ async def _tick(
 
 async def _tick_alone(tx: PostgresSession, term: int, moves: Sequence[TickMove], how: str) -> None:
     async with tx.transaction(how):
-        await fence(tx, term)
+        await postgres.recovery.fence(tx, term)
         for name in sorted(move.name for move in moves):
             await tx.row("schedule_turn", name)
         [now] = await tx.row("now")
@@ -176,7 +175,7 @@ async def _tick_alone(tx: PostgresSession, term: int, moves: Sequence[TickMove],
             for move in standing
             if move.runs
         ]
-        answers = iter(await submit_within(tx, submits) if submits else ())
+        answers = iter(await postgres.client_verbs.submit_within(tx, submits) if submits else ())
         for move in standing:
             state, rows = settled(move, next(answers) if move.runs else [], now)
             await tx.run("schedule_move", move.next_at, encode(state), move.name)

@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import asyncpg
 
@@ -22,7 +24,9 @@ from locktender.store.postgres.connection import Connection
 from locktender.store.postgres.listener import Listener
 from locktender.store.postgres.server_clock import ServerClock
 from locktender.store.postgres.session import PostgresSession, pairs
-from locktender.store.postgres.submit_batcher import SubmitBatcher
+
+if TYPE_CHECKING:
+    from locktender.store.postgres.submit_batcher import SubmitBatcher
 
 CONNECTIONS = 5
 """The most that one open store has."""
@@ -53,9 +57,16 @@ class PostgresConnections:
         self.lead: Connection = self.work if shared else make()
         self.write: Connection = self.work if shared else make()
         self.look: Connection = self.work if shared else make()
-        self.batcher: SubmitBatcher = SubmitBatcher(self.write, clock)
+        self._clock = clock
         self.listener: Listener = listener
         self.pid: int = os.getpid()
+
+    @cached_property
+    def batcher(self) -> SubmitBatcher:
+        # Only here: most commands submit nothing.
+        from locktender.store.postgres.submit_batcher import SubmitBatcher  # noqa: PLC0415
+
+        return SubmitBatcher(self.write, self._clock)
 
     async def stop(self) -> None:
         await self.listener.stop()

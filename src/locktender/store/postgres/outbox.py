@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from locktender.store import postgres
 from locktender.store.outbox import answered
-from locktender.store.postgres.client_verbs import submit_within
 from locktender.store.postgres.composed_sql import columns
-from locktender.store.postgres.recovery import fence
 from locktender.store.postgres.session import PostgresSession
 from locktender.store.protocol import Outbox, OutboxEntry, OutboxMove, Submit
 
@@ -52,13 +51,13 @@ async def _entries(tx: PostgresSession, statement: str, given: int | str) -> lis
 
 async def _move(tx: PostgresSession, term: int, moves: Sequence[OutboxMove]) -> int:
     async with tx.transaction("begin_alone"):
-        await fence(tx, term)
+        await postgres.recovery.fence(tx, term)
         # A leader whose answer was lost moves them again: those that are gone have become runs.
         known = {row[0] for row in await tx.all("outbox_lock", [move.entry.id for move in moves])}
         moves = [move for move in moves if move.entry.id in known]
         runs = [(move.run, move.graph) for move in moves if move.run is not None]
         submits = [Submit([run], {run.graph: graph}, partial=True) for run, graph in runs]
-        submitted = await submit_within(tx, submits) if submits else []
+        submitted = await postgres.client_verbs.submit_within(tx, submits) if submits else []
         gone, answers = answered(moves, [each[0] for each in submitted])
         if gone:
             await tx.run("outbox_remove", gone)

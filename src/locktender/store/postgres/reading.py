@@ -17,7 +17,7 @@ from locktender.base.model import (
     RunRow,
     WorkerRow,
 )
-from locktender.store.postgres import event_order, reads
+from locktender.store.postgres import event_order, reads, requests
 from locktender.store.postgres.session import PostgresSession
 from locktender.store.protocol import (
     FOREVER_US,
@@ -97,7 +97,7 @@ class PostgresReading:
         return await self._look(lambda tx: reads.executing_tasks(tx, most))
 
     async def answer_to(self, question: str) -> bytes | None:
-        return await self._look(lambda tx: reads.answer_to(tx, question))
+        return await self._look(lambda tx: requests.answer_to(tx, question))
 
     async def workers(self) -> list[WorkerRow]:
         return await self._read(reads.workers)

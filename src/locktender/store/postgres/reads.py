@@ -181,11 +181,6 @@ async def executing_tasks(tx: PostgresSession, most: int) -> int:
     return (await tx.row("tasks_executing_count", most))[0]
 
 
-async def answer_to(tx: PostgresSession, question: str) -> bytes | None:
-    row = await tx.one("answer_get", question)
-    return None if row is None else bytes(row[0])
-
-
 async def tasks(tx: PostgresSession, run: int) -> list[TaskRow]:
     return [TaskRow._make(row) for row in await tx.all("tasks_of_run", run)]
 

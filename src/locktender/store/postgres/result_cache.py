@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from locktender.base.changes import CachedResult, Commit
+from locktender.base.changes import CachedResult
 from locktender.store.decode import cached_results
 from locktender.store.postgres.composed_sql import columns
 from locktender.store.postgres.session import PostgresSession, Row
+
+if TYPE_CHECKING:
+    from locktender.base.commits import Commit
 
 T = TypeVar("T")
 

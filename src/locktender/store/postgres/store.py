@@ -15,11 +15,11 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from locktender.base.changes import Commit, Order
+from locktender.base.changes import Order
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.errors import StoreBusy, StoreError
 from locktender.base.model import (
@@ -28,18 +28,9 @@ from locktender.base.model import (
     RunRow,
     WorkerLife,
 )
+from locktender.store import postgres
 from locktender.store.forking import check_process
-from locktender.store.postgres import (
-    client_verbs,
-    commits,
-    event_order,
-    leader_verbs,
-    opening,
-    reads,
-    recovery,
-    stuck,
-    worker_verbs,
-)
+from locktender.store.postgres import event_order, opening, reads
 from locktender.store.postgres.composed_sql import Dialect, columns
 from locktender.store.postgres.connection import Connection
 from locktender.store.postgres.examining import PostgresExamining
@@ -51,6 +42,7 @@ from locktender.store.postgres.options import Options, parse
 from locktender.store.postgres.outbox import PostgresOutbox
 from locktender.store.postgres.pruning import PostgresUpkeep
 from locktender.store.postgres.reading import PostgresReading
+from locktender.store.postgres.requests import ask
 from locktender.store.postgres.result_cache import PostgresResultCache
 from locktender.store.postgres.server_clock import ServerClock
 from locktender.store.postgres.session import SQL, KnownStatements, PostgresSession
@@ -88,6 +80,9 @@ from locktender.store.protocol import (
     Submitted,
     Withdraw,
 )
+
+if TYPE_CHECKING:
+    from locktender.base.commits import Commit
 
 T = TypeVar("T")
 
@@ -153,6 +148,8 @@ class PostgresStore(
         state = PostgresConnections(make, listener, self._time, shared=brief)
         most = 1 if brief else self._most
         self._frozen_at = None
+        if not brief:
+            postgres.load_verbs()
         try:
             if not await state.work.call(lambda tx: opening.is_current(tx, most), read=True):
                 await state.work.call(lambda tx: opening.check_server(tx, most), read=True)
@@ -218,31 +215,31 @@ class PostgresStore(
     async def retry(
         self, run_ids: list[str], again: Sequence[int] = (), who: str = ""
     ) -> list[Submitted]:
-        return await self._write(lambda tx: client_verbs.retry(tx, run_ids, again, who))
+        return await self._write(lambda tx: postgres.client_verbs.retry(tx, run_ids, again, who))
 
     async def ask(self, requests: list[Request]) -> None:
-        await self._write(lambda tx: client_verbs.ask(tx, requests))
+        await self._write(lambda tx: ask(tx, requests))
 
     async def set_limit(self, changes: list[SetLimit]) -> None:
-        await self._write(lambda tx: client_verbs.set_limits(tx, changes))
+        await self._write(lambda tx: postgres.client_verbs.set_limits(tx, changes))
 
     # -- the leader
 
     async def elect(self, elect: Elect) -> Leadership:
         if not elect.term:
-            return await self._lead(lambda tx: leader_verbs.elect(tx, elect))
+            return await self._lead(lambda tx: postgres.leader_verbs.elect(tx, elect))
         await self._clear_the_way()
         opened = self._opened
         backend = self._commits_by._opened.lead.backend
         # Not behind the commits that wait for their turn; and not behind a submission that waits for its.
         free = next((each for each in (opened.write, opened.work) if not each.busy), opened.write)
-        return await free.call(lambda tx: leader_verbs.renew(tx, elect, backend))
+        return await free.call(lambda tx: postgres.leader_verbs.renew(tx, elect, backend))
 
     async def _clear_the_way(self) -> None:
         """At most once a second, on a connection on which nothing ever waits for a lock."""
         if (now := self._boot.monotonic()) - self._cleared_at >= CLEAR_EVERY_US:
             self._cleared_at = now
-            await self._look(stuck.end_stuck)
+            await self._look(postgres.stuck.end_stuck)
 
     async def resign(self, owner: str, term: int) -> None:
         await self._lead(lambda tx: tx.run("leader_resign", owner, term))
@@ -268,36 +265,36 @@ class PostgresStore(
         return await self._read(lambda tx: reads.overdue(tx, limit))
 
     async def commit(self, commit: Commit, *, dry_run: bool = False) -> Committed:
-        verb = commits.dry_run if dry_run else commits.commit
+        verb = postgres.commits.dry_run if dry_run else postgres.commits.commit
         committed = await self._lead(lambda tx: verb(tx, commit))
         self._time.sync(committed.now)
         return committed
 
     async def hold_runs(self, hold: HoldRuns) -> None:
-        await self._lead(lambda tx: recovery.hold_runs(tx, hold))
+        await self._lead(lambda tx: postgres.recovery.hold_runs(tx, hold))
 
     async def take_requests(self, term: int, requests: list[int]) -> None:
-        await self._lead(lambda tx: recovery.take_requests(tx, term, requests))
+        await self._lead(lambda tx: postgres.recovery.take_requests(tx, term, requests))
 
     async def answer(self, answer: Answer) -> None:
-        await self._lead(lambda tx: recovery.answer(tx, answer))
+        await self._lead(lambda tx: postgres.recovery.answer(tx, answer))
 
     async def withdraw(self, withdraw: Withdraw) -> list[tuple[int, int]]:
-        return await self._lead(lambda tx: recovery.withdraw(tx, withdraw))
+        return await self._lead(lambda tx: postgres.recovery.withdraw(tx, withdraw))
 
     async def lives(self) -> list[WorkerLife]:
         await self._clear_the_way()
-        return await self._read(recovery.lives)
+        return await self._read(postgres.recovery.lives)
 
     async def expire(self, expire: Expire) -> list[Lost]:
-        return await self._lead(lambda tx: recovery.expire(tx, expire))
+        return await self._lead(lambda tx: postgres.recovery.expire(tx, expire))
 
     async def reassign_lanes(self, reassign: ReassignLanes) -> int:
-        return await self._lead(lambda tx: recovery.reassign_lanes(tx, reassign))
+        return await self._lead(lambda tx: postgres.recovery.reassign_lanes(tx, reassign))
 
     async def remove_unused(self, remove: RemoveUnused) -> int:
         for _ in range(REMOVE_UNUSED_TRIES):
-            after = await self._lead(lambda tx: recovery.remove_unused(tx, remove))
+            after = await self._lead(lambda tx: postgres.recovery.remove_unused(tx, remove))
             if after is not None:
                 return after
             await asyncio.sleep(REMOVE_UNUSED_PAUSE_SECONDS)
@@ -307,26 +304,26 @@ class PostgresStore(
         )
 
     async def bound_cache(self, bound: BoundCache) -> bool:
-        return await self._lead(lambda tx: recovery.bound_cache(tx, bound))
+        return await self._lead(lambda tx: postgres.recovery.bound_cache(tx, bound))
 
     # -- workers
 
     async def heartbeat(self, heartbeat: Heartbeat) -> Renewed:
-        return await self._write(lambda tx: worker_verbs.heartbeat(tx, heartbeat))
+        return await self._write(lambda tx: postgres.worker_verbs.heartbeat(tx, heartbeat))
 
     async def leave(self, worker: str) -> None:
-        await self._write(lambda tx: worker_verbs.leave(tx, worker))
+        await self._write(lambda tx: postgres.worker_verbs.leave(tx, worker))
 
     async def orders(self, worker: str) -> list[Order]:
-        return await self._read(lambda tx: worker_verbs.orders(tx, worker))
+        return await self._read(lambda tx: postgres.worker_verbs.orders(tx, worker))
 
     async def accept(self, accept: Accept) -> list[Started]:
-        started, stale = await self._write(lambda tx: worker_verbs.accept(tx, accept))
+        started, stale = await self._write(lambda tx: postgres.worker_verbs.accept(tx, accept))
         self._stale += stale
         return started
 
     async def finish(self, finish: Finish) -> list[tuple[int, int]]:
-        stale = await self._write(lambda tx: worker_verbs.finish(tx, finish))
+        stale = await self._write(lambda tx: postgres.worker_verbs.finish(tx, finish))
         self._stale += len(stale)
         return stale
 
@@ -361,13 +358,13 @@ class PostgresStore(
         return 0 if self._state is None else self._state.listener.replaced
 
     async def provision(self, provision: Provision) -> None:
-        await self._write(lambda tx: leader_verbs.provision(tx, provision))
+        await self._write(lambda tx: postgres.leader_verbs.provision(tx, provision))
 
     async def forget_asked(self, names: list[str]) -> None:
-        await self._write(lambda tx: leader_verbs.forget(tx, names))
+        await self._write(lambda tx: postgres.leader_verbs.forget(tx, names))
 
     async def provisioned(self) -> ProvisionState:
-        return await self._look(leader_verbs.provisioned)
+        return await self._look(postgres.leader_verbs.provisioned)
 
     # -- waking
 
@@ -382,7 +379,7 @@ class PostgresStore(
         return self._state is not None and self._state.listener.connected
 
     async def offer_again(self, offers: list[Order]) -> None:
-        await self._lead(lambda tx: commits.offer_again(tx, offers))
+        await self._lead(lambda tx: postgres.commits.offer_again(tx, offers))
 
     async def wait_for_changes(self, timeout_us: int) -> ChangeNotice:
         return await self._opened.listener.changes(timeout_us / SECOND)

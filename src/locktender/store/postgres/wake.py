@@ -7,11 +7,9 @@ from typing import TypeVar
 
 from locktender.base.changes import TaskRow
 from locktender.base.events import pack
+from locktender.store import postgres
 from locktender.store.admission import WAITING, WINDOW_SECONDS, counter_names
-from locktender.store.postgres.client_verbs import ceilings, lanes_for
 from locktender.store.postgres.composed_sql import Parts, columns
-from locktender.store.postgres.quick_wake import wake_quickly
-from locktender.store.postgres.recovery import fence
 from locktender.store.postgres.session import LockTaken, PostgresSession, leading_alone, pairs
 from locktender.store.protocol import Waiting, Wake, Woken, WokenRun
 from locktender.store.waking import judge_due, place_of, woken_event
@@ -43,7 +41,7 @@ class PostgresWaiting(Waiting):
 
 
 async def wake_due(tx: PostgresSession, wake: Wake) -> Woken:
-    if (quick := await wake_quickly(tx, wake)) is not None:
+    if (quick := await postgres.quick_wake.wake_quickly(tx, wake)) is not None:
         return quick
     try:
         return await _wake_alone(tx, wake)
@@ -54,7 +52,7 @@ async def wake_due(tx: PostgresSession, wake: Wake) -> Woken:
 async def _wake_alone(tx: PostgresSession, wake: Wake) -> Woken:
     # Like a commit that ends a keyed run: what submitters read of it must not change under them.
     async with tx.transaction(leading_alone(wake.patient)):
-        await fence(tx, wake.term)
+        await postgres.recovery.fence(tx, wake.term)
         [[now]], [[version]] = await tx.several(("now", ()), ("limits_version", ()))
         limits = await tx.limits(version)
         if wake.mailed is None:
@@ -64,7 +62,9 @@ async def _wake_alone(tx: PostgresSession, wake: Wake) -> Woken:
         plan = judge_due(limits, await tx.all("waiting_due", now, wake.limit))
         if not plan.rows:
             return Woken([], await next_wake(tx))
-        lanes = await lanes_for(tx, plan.signatures) if plan.signatures else {}
+        lanes = (
+            await postgres.client_verbs.lanes_for(tx, plan.signatures) if plan.signatures else {}
+        )
         woken: list[WokenRun] = []
         for due, sign in zip(plan.due, plan.signatures, strict=True):
             place = place_of(limits, due)
@@ -76,7 +76,7 @@ async def _wake_alone(tx: PostgresSession, wake: Wake) -> Woken:
         counted, [drained] = await tx.several(
             ("counters_by_name", (sorted(names),)), ("drain_recent", (WINDOW_SECONDS,))
         )
-        counters = ceilings(limits, counted, drained)
+        counters = postgres.client_verbs.ceilings(limits, counted, drained)
         for tags in plan.tags:
             counters.count_woken(tags)
         parts = Parts()

@@ -11,14 +11,13 @@ is right for any process: `forget_asked` needs no fence.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
 from locktender.base.changes import (
     Bucket,
     CachedResult,
-    Commit,
     KeptPlace,
     Linger,
     Order,
@@ -39,6 +38,9 @@ from locktender.base.model import (
 )
 from locktender.store.protocol.base import StoreBase
 from locktender.store.protocol.reading import Cursor
+
+if TYPE_CHECKING:
+    from locktender.base.commits import Commit
 
 
 class Elect(msgspec.Struct, frozen=True):

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from locktender.base.changes import Commit, RunEnd
 from locktender.base.clock import SECOND
+from locktender.base.commits import Commit, RunEnd
 from locktender.base.errors import NotLeader, OutOfOrder
 from locktender.base.events import NOBODY, Change
 from locktender.base.ids import MAX_TERM

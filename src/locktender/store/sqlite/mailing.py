@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from locktender.base.changes import Commit
+from locktender.base.commits import Commit
 from locktender.base.events import NOBODY
 from locktender.base.model import Mail
 from locktender.store.history import CLIENT

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from locktender.base.changes import CachedResult, Commit
+from locktender.base.changes import CachedResult
+from locktender.base.commits import Commit
 from locktender.store.decode import cached_results
 from locktender.store.sqlite.session import SqliteSession, listed
 

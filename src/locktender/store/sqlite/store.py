@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from locktender.base.changes import Commit, Order, TaskRow
+from locktender.base.changes import Order, TaskRow
 from locktender.base.clock import SECOND, Clock, SystemClock
+from locktender.base.commits import Commit
 from locktender.base.errors import StoreError
 from locktender.base.events import EventRow
 from locktender.base.limits import Limits
@@ -353,7 +354,7 @@ class SqliteStore(
         return await self._look(lambda tx: reads.follow(tx, follow))
 
     async def held_up(self) -> HeldUp:
-        return held_up(self.path)
+        return await held_up(self.path)
 
     async def queue(self, limit: int, after: QueuePlace | None = None) -> list[QueueEntry]:
         return await self._look(lambda tx: reads.queue(tx, limit, after))

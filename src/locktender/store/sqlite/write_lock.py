@@ -16,6 +16,7 @@ in the middle of a write, the others must get an error. It names the holder, whi
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import time
@@ -101,9 +102,10 @@ def holder(lock: int | Path) -> LockHolder | None:
     return None
 
 
-def held_up(path: Path) -> HeldUp:
+async def held_up(path: Path) -> HeldUp:
     """A process that is stopped inside its write: until it goes on or ends nothing can be written."""
-    found = holder(beside(path, "-w.lock"))
+    # In a thread: the list of locks takes the system milliseconds, in which a leader would decide nothing.
+    found = await asyncio.to_thread(holder, beside(path, "-w.lock"))
     if found is None or not found.stopped:
         return HeldUp()
     return HeldUp(0, (BlockingSession("write", found.pid, found.name, path.name, None),))

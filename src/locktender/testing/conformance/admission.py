@@ -6,8 +6,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from locktender.base.changes import RunEnd, TaskRow
+from locktender.base.changes import TaskRow
 from locktender.base.clock import SECOND
+from locktender.base.commits import RunEnd
 from locktender.base.errors import NotFound
 from locktender.base.ids import task_id
 from locktender.base.limits import TagRule

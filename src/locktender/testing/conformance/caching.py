@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from locktender.base.changes import CacheClear, CachedResult, RunEvents
+from locktender.base.changes import CachedResult
 from locktender.base.clock import SECOND
 from locktender.base.codec import blob_ref
+from locktender.base.commits import CacheClear, RunEvents
 from locktender.base.errors import NotLeader
 from locktender.base.events import Change
 from locktender.base.ids import task_id

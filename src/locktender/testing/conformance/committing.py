@@ -5,18 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from locktender.base.changes import (
-    Bucket,
-    NodeInput,
-    Order,
-    Reservation,
-    RunEvents,
-    RunMark,
-    Silence,
-    TaskEnd,
-    TaskRow,
-    TaskSave,
-)
+from locktender.base.changes import Bucket, Order, Reservation, TaskRow
+from locktender.base.commits import NodeInput, RunEvents, RunMark, Silence, TaskEnd, TaskSave
 from locktender.base.events import Change
 from locktender.base.ids import task_id
 from locktender.base.model import Request

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from locktender.base.changes import RunEvents, RunStart
 from locktender.base.clock import SECOND
+from locktender.base.commits import RunEvents, RunStart
 from locktender.base.errors import NotLeader
 from locktender.base.events import Change
 from locktender.base.model import AskedWorker, ProvisionStatus, Request

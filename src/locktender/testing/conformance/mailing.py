@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 
-from locktender.base.changes import EventWait, MailTaken, RunEvents, RunWait
 from locktender.base.clock import SECOND
+from locktender.base.commits import EventWait, MailTaken, RunEvents, RunWait
 from locktender.base.events import Change
 from locktender.base.ids import task_id
 from locktender.base.model import Mail

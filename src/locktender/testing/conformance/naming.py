@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from locktender.base.announced import AnnouncedFlow
-from locktender.base.changes import RunEnd, RunUnfolded
 from locktender.base.clock import SECOND
+from locktender.base.commits import RunEnd, RunUnfolded
 from locktender.base.errors import NotLeader
 from locktender.base.model import NewRun
 from locktender.base.schedules import ScheduleRow, ScheduleSpec, ScheduleState

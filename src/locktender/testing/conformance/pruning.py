@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from locktender.base.changes import Linger, NodeInput, Order, RunEvents, TaskRow
+from locktender.base.changes import Linger, Order, TaskRow
 from locktender.base.clock import SECOND
 from locktender.base.codec import blob_ref
+from locktender.base.commits import NodeInput, RunEvents
 from locktender.base.events import HISTORY, NOBODY, Change
 from locktender.base.ids import task_id
 from locktender.base.schedules import ScheduleSpec

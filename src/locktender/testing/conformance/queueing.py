@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from locktender.base.changes import Bucket, Order, RunEnd
+from locktender.base.changes import Bucket, Order
 from locktender.base.clock import SECOND
+from locktender.base.commits import RunEnd
 from locktender.base.errors import NotLeader
 from locktender.base.limits import Fair, PoolRule, TagRule
 from locktender.store.protocol import (

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import asyncio
 
-from locktender.base.changes import End, TaskEnd
+from locktender.base.changes import End
 from locktender.base.clock import SECOND
+from locktender.base.commits import TaskEnd
 from locktender.base.states import TASK_CHANGES
 from locktender.store.protocol import Accept, Finish, Lost, Store, Withdraw
 from locktender.testing.conformance.world import (

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from locktender.base.changes import KeptPlace, RunEnd, RunEvents, RunStart, RunWait, TaskRow
+from locktender.base.changes import KeptPlace, TaskRow
 from locktender.base.clock import SECOND
+from locktender.base.commits import RunEnd, RunEvents, RunStart, RunWait
 from locktender.base.errors import NotLeader
 from locktender.base.events import Change
 from locktender.base.ids import task_id

@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 
-from locktender.base.changes import Commit, Order, RunEnd, RunEvents, RunStart, TaskRow
+from locktender.base.changes import Order, TaskRow
 from locktender.base.clock import SECOND, ManualClock
+from locktender.base.commits import Commit, RunEnd, RunEvents, RunStart
 from locktender.base.events import Change, Event, unpack
 from locktender.base.ids import RunId, run_id, task_id, token
 from locktender.base.limits import TagRule
