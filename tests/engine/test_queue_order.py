@@ -79,6 +79,13 @@ async def open_transaction(url: str) -> AsyncGenerator[None]:
         await conn.execute("ROLLBACK")
 
 
+WORLDS = pytest.mark.parametrize(
+    ("store_url", "beside"),
+    [("sqlite", nothing), ("postgres", nothing), ("postgres", open_transaction)],
+    indirect=["store_url"],
+)
+
+
 async def limited(client: AsyncClient, limit: str) -> None:
     if limit == "tag":
         await client.limits.set_tag("tenant", limit=1, per_value=True)
@@ -101,15 +108,13 @@ def tell_of_the_second(notice: Callable[[ChangeNotice], None], number: int) -> N
     notice(ChangeNotice(look=False, queued=(number,)))
 
 
-@pytest.mark.parametrize("beside", [nothing, open_transaction])
+@WORLDS
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS.keys())
-async def test_d8_a_notified_run_waits_for_older_ones(
-    postgres_url: str, pair: Pair, beside: Beside
-):
+async def test_d8_a_notified_run_waits_for_older_ones(store_url: str, pair: Pair, beside: Beside):
     """The leader reads; then two runs come, and only the second is named to it."""
     async with (
-        process(postgres_url, lead=True, work=True, max_concurrent_runs=1) as (_, engine),
-        connect_async(postgres_url) as client,
+        process(store_url, lead=True, work=True, max_concurrent_runs=1) as (_, engine),
+        connect_async(store_url) as client,
     ):
         await limited(client, pair.limit)
         await until(lambda: engine.leader, "a leader")
@@ -128,7 +133,7 @@ async def test_d8_a_notified_run_waits_for_older_ones(
                 tell_of_the_second(notice, number)
             return found
 
-        async with beside(postgres_url):
+        async with beside(store_url):
             changes.gather = gather_before
             leader.notice = lambda told: None  # type: ignore[method-assign]
             leader.wake()
@@ -136,12 +141,12 @@ async def test_d8_a_notified_run_waits_for_older_ones(
             assert [await run.result(PATIENCE) for run in runs] == [0, 1]
         assert pair.order == STARTED
         leader.notice = notice  # type: ignore[method-assign]
-    check_history(postgres_url)
+    check_history(store_url)
 
 
-@pytest.mark.parametrize("beside", [nothing, open_transaction])
+@WORLDS
 async def test_d8_a_new_leader_begins_with_the_older_run(
-    postgres_url: str, beside: Beside, monkeypatch: pytest.MonkeyPatch
+    store_url: str, beside: Beside, monkeypatch: pytest.MonkeyPatch
 ):
     """It has restored what there was; then two runs come, and only the second is named to it."""
     rebuild = Leader._rebuild  # pyright: ignore[reportPrivateUsage]
@@ -157,11 +162,11 @@ async def test_d8_a_new_leader_begins_with_the_older_run(
 
     monkeypatch.setattr(Leader, "_rebuild", rebuilt)
     async with (
-        connect_async(postgres_url) as client,
-        beside(postgres_url),
-        process(postgres_url, lead=True, work=True, max_concurrent_runs=1),
+        connect_async(store_url) as client,
+        beside(store_url),
+        process(store_url, lead=True, work=True, max_concurrent_runs=1),
     ):
         await until(lambda: len(runs) == 2, "two runs")
         assert [await run.result(PATIENCE) for run in runs] == [0, 1]
     assert STARTED == [0, 1]
-    check_history(postgres_url)
+    check_history(store_url)
