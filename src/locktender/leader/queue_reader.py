@@ -171,7 +171,8 @@ class QueueReader:
         """Read heads of every lane that needs some; bounded, the rest comes with the next cycle.
 
         `is_behind`: the history has more to tell. Runs that notifications name wait for it: one that was
-        submitted before them may stand in it.
+        submitted before them may stand in it. The history must be read up to what is visible, not up to the
+        oldest open transaction: else the older run would be told of later.
         """
         named: list[int] = []
         if not is_behind:

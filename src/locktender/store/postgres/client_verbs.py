@@ -97,6 +97,7 @@ async def submit_all(
                 return [*quick]
     async with tx.transaction("begin_alone"):
         admission, answers, lanes = await _look(tx, submits)
+        clock.sync(admission.now)
         if admission.new:
             await _write(tx, admission, submits, lanes)
     return answers
@@ -294,7 +295,7 @@ async def lanes_for(
 
 
 async def retry(
-    tx: PostgresSession, run_ids: list[str], nodes: Sequence[int], who: str
+    tx: PostgresSession, run_ids: list[str], nodes: Sequence[int], who: str, clock: ServerClock
 ) -> list[Submitted]:
     async with tx.transaction("begin_alone"):
         rows, [[version]] = await tx.several(
@@ -311,6 +312,7 @@ async def retry(
             ("runs_by_key", (keys,)),
         )
         _, _, seen, now, held_back = marks
+        clock.sync(now)
         as_of = 0 if held_back else seen
         counters = ceilings(limits, counted, drained)
         holders = {key: (seq, run_id) for key, seq, run_id, *_ in held}

@@ -2,7 +2,8 @@
 
 An answer takes a moment to arrive, so what is reckoned from it is never ahead of the server's time, unless that
 clock was set meanwhile. It is asked for again after a second; where a statement checks what was reckoned
-(`quick_submit.py`), an older answer will do.
+(`quick_submit.py`), an older answer will do. Runs start by age, so time must not go back between two submissions:
+each tells its instant here, and of two answers that overtook each other the later instant counts.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from locktender.base.clock import SECOND, Clock, SystemClock
 
 SYNC_EVERY_US = SECOND
 """How long the time is reckoned from the last answer before it is asked for again."""
+OVERTAKEN_US = SECOND
+"""An answer that is behind an earlier one by less was overtaken on its way; by more, the clock was set back."""
 
 
 class ServerClock:
@@ -24,9 +27,11 @@ class ServerClock:
         self._told_at = 0
 
     def sync(self, now: int) -> int:
-        """The server has answered that it is `now`."""
-        self._told, self._told_at = now, self._boot.monotonic()
-        return now
+        """The server has answered that it is `now`. What is reckoned from here on."""
+        at = self._boot.monotonic()
+        if self._told is None or not 0 < self._told - now < OVERTAKEN_US:
+            self._told, self._told_at = now, at
+        return self._told + at - self._told_at
 
     def reckoned(self) -> int | None:
         """The time without asking, however old the last answer is; None: there was none yet."""

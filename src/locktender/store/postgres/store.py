@@ -215,7 +215,9 @@ class PostgresStore(
     async def retry(
         self, run_ids: list[str], again: Sequence[int] = (), who: str = ""
     ) -> list[Submitted]:
-        return await self._write(lambda tx: postgres.client_verbs.retry(tx, run_ids, again, who))
+        return await self._write(
+            lambda tx: postgres.client_verbs.retry(tx, run_ids, again, who, self._time)
+        )
 
     async def ask(self, requests: list[Request]) -> None:
         await self._write(lambda tx: ask(tx, requests))

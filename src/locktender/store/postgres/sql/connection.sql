@@ -563,6 +563,8 @@ SELECT l.value AS last, a.value AS admissions
 FROM clock, locktender.meta l, locktender.meta a, locktender.counter c, locktender.closed d
 WHERE l.name = 'last_run' AND l.value BETWEEN 0 AND $8::bigint AND a.name = 'admissions'
     AND clock.now - $9::bigint BETWEEN 0 AND 1000000
+    -- Runs start by age: a submitter whose time lags must not make its runs older than one that is stored.
+    AND coalesce((SELECT r.queued_at FROM locktender.run r WHERE r.seq = l.value) - $9, 0) NOT BETWEEN 1 AND 1000000
     AND (SELECT limits_version FROM locktender.leader WHERE one) = $1::bigint
     AND NOT EXISTS (SELECT 1 FROM locktender.run WHERE id = ANY($2::text[]))
     AND c.name = '' AND d.name = ''
