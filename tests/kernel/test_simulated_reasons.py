@@ -113,3 +113,50 @@ def test_waits_are_told_once_not_at_every_tick():
         event for event in sim.model.events if event.subject == "wait" and "lane" in event.data
     ]
     assert len(waits) <= 1  # one lane: its head speaks for all behind it
+
+
+def _waits(sim: SimWorld, subject: str) -> list[dict[str, int]]:
+    """Whole seconds at each gate, of all that waited."""
+    told = [
+        event.data["waits"]
+        for event in sim.model.events
+        if event.subject == subject and "waits" in event.data
+    ]
+    return [{gate: us // SECOND for gate, us in waits.items()} for waits in told]
+
+
+def test_h3_a_pause_is_charged_to_those_who_wait_already():
+    full = {"limit": 1}
+    sim = world(took=20 * SECOND, rules={("pool", "db"): full})
+    sim.submit(graph(items(pools=needs(db=1))), consts=numbers(2))
+    sim.run(until=sim.now + 5 * SECOND)
+    sim.set_rule("pool", "db", full | {"paused": True})
+    sim.run(until=sim.now + 4 * SECOND)
+    sim.set_rule("pool", "db", full)
+    settle(sim)
+    assert _waits(sim, "task") == [{"pool:db": 16, "paused:db": 4}]
+
+
+def test_h3_a_pause_of_all_runs_is_charged_to_those_that_wait_already():
+    sim = world(took=20 * SECOND, rules={("runs", ""): {"limit": 1}})
+    for _ in range(2):
+        sim.submit(graph(items()), consts=numbers(1))
+    sim.run(until=sim.now + 5 * SECOND)
+    sim.set_rule("runs", "", {"limit": 1, "paused": True})
+    sim.run(until=sim.now + 4 * SECOND)
+    sim.set_rule("runs", "", {"limit": 1})
+    settle(sim)
+    assert _waits(sim, "run") == [{"runs:max_concurrent_runs": 16, "paused:max_concurrent_runs": 4}]
+
+
+def test_h3_a_pause_of_a_tag_is_charged_to_those_that_wait_already():
+    one = {"key": "team", "value": "red", "limit": 1}
+    sim = world(took=20 * SECOND, rules={("tag", "team=red"): one})
+    for _ in range(2):
+        sim.submit(graph(items()), consts=numbers(1), tags={"team": "red"})
+    sim.run(until=sim.now + 5 * SECOND)
+    sim.set_rule("tag", "team=red", one | {"paused": True})
+    sim.run(until=sim.now + 4 * SECOND)
+    sim.set_rule("tag", "team=red", one)
+    settle(sim)
+    assert _waits(sim, "run") == [{"tag:team=red": 16, "paused:team=red": 4}]

@@ -66,7 +66,8 @@ class Ledger(RunLedger):
         if tags_changed:
             self._recount_tags()
         paused = limits.paused_runs.keys() ^ before.paused_runs.keys()
-        if lanes.rules(limits) != lanes.rules(before) or paused:
+        stopped = limits.runs_paused != before.runs_paused
+        if lanes.rules(limits) != lanes.rules(before) or paused or stopped:
             self._requeue_heads()
         self.run_queue.opened(self.run_gate)
         return buckets
@@ -78,9 +79,12 @@ class Ledger(RunLedger):
             rule = limits.pool(name) or PoolRule()
             known = {type(gate): gate for gate in gates}
             for gate in gates:
+                was_paused = gate.paused
                 if gate.apply(rule, now):
                     stored.append(gate.dump())
                 self.task_queue.opened(gate)
+                if gate.paused != was_paused:
+                    changed.add(name)
             wanted = [kind for kind in SLOT_GATES if kind.wanted(rule)]
             if wanted == list(known):
                 continue
@@ -95,7 +99,7 @@ class Ledger(RunLedger):
         return [bucket for bucket in stored if bucket is not None]
 
     def _set_lanes_needs(self, changed: set[str]) -> None:
-        """Lanes of the pools whose set of gates has changed: they wait at the new ones."""
+        """Lanes of these pools are looked at again: they have other gates, or wait for another reason."""
         for lane in list(self.task_queue.lanes.values()):
             if any(gate.name in changed for gate, _ in lane.slots):
                 pools = tuple((gate.name, slots) for gate, slots in lane.slots)
