@@ -312,6 +312,24 @@ async def test_what_is_waited_for_is_shown_as_numbers(two: Two):
     assert limits["fair tenant"]["value"] == "fair turns"
 
 
+async def test_who_paused_a_pool_is_not_told_to_a_tenant(two: Two):
+    await two.client.pools.pause("tenants db")
+    try:
+        own = two.acme
+        run = await two.client.runs.get(own.ids["holds"])
+        assert "is paused by" in str(await run.why()), "an operator is told"
+        found = (await own.send("GET", f"/runs/{own.ids['holds']}/why")).data
+        [step] = found["why"]["waiting"]
+        [reason] = [each for each in step["reasons"] if each["gate"] == "paused:tenants db"]
+        assert reason["text"].startswith("pool tenants db is paused (")
+        pools = (await own.send("GET", "/pools")).data["pools"]
+        [pool] = [each for each in pools if each["name"] == "tenants db"]
+        assert pool["paused"]
+        assert not pool.get("paused_by")
+    finally:
+        await two.client.pools.resume("tenants db")
+
+
 async def test_time_lost_to_others_is_one_sum(two: Two):
     own = two.acme
     blame = (await own.send("GET", f"/runs/{own.ids['holds']}/blame")).data

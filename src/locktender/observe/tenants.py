@@ -18,6 +18,7 @@ from locktender.observe.timeline import Timeline
 
 OTHERS: Final = "others"
 _RUN_ID: Final = re.compile(r"\b[0-9a-z]{26}\b", re.IGNORECASE)
+_PAUSED_BY: Final = re.compile(r" is paused by .* (\([^()]* ago\))$", re.DOTALL)
 _TASK: Final = re.compile(r"\b(task|number) (\d+)\b")
 
 
@@ -68,7 +69,7 @@ def _reason(reason: Reason, own: Own) -> Reason:
     hidden = len(reason.holders) - len(shown)
     return replace(
         reason,
-        text=_text(reason.text, own),
+        text=_text(_PAUSED_BY.sub(r" is paused \1", reason.text), own),
         holders=shown,
         more_holders=reason.more_holders + hidden,
         basis=_text(reason.basis, own),
@@ -89,7 +90,7 @@ def _opening(opening: GateOpening, own: Own) -> GateOpening:
 
 
 def _text(text: str, own: Own) -> str:
-    """Ids are the only names of others in our texts; a key in them is the run's own."""
+    """Ids are the only other names of others in our texts; a key in them is the run's own."""
     if own.key_head:
         for quote in "'\"":
             text = text.replace(f"key {quote}{repr(own.key_head)[1:-1]}", f"key {quote}", 1)

@@ -137,7 +137,9 @@ async def hide_timeline(call: ApiCall, drawn: Timeline) -> Timeline:
 def shown_pool(principal: Principal, pool: PoolInfo) -> PoolInfo | None:
     """A pool of one key belongs to the principal with that value as a tag; None: to another one."""
     _, bracket, key = pool.name.removesuffix("]").partition("[")
-    return pool if not bracket or key == "*" or key in principal.tags.values() else None
+    if bracket and key != "*" and key not in principal.tags.values():
+        return None
+    return msgspec.structs.replace(pool, paused_by="")
 
 
 def shown_limit(principal: Principal, limit: LimitInfo) -> LimitInfo | None:
