@@ -14,6 +14,9 @@ from locktender.base.model import (
     LimitRow,
     LogFilter,
     LogRow,
+    LogTotal,
+    NamedLog,
+    NewestLogs,
     RunRow,
     WorkerRow,
 )
@@ -81,6 +84,13 @@ class PostgresReading:
 
     async def logs(self, where: LogFilter) -> list[LogRow]:
         return await self._look(lambda tx: reads.logs(tx, where))
+
+    async def newest_logs(self, where: NewestLogs) -> list[NamedLog]:
+        return await self._look(lambda tx: reads.newest_logs(tx, where))
+
+    async def log_total(self, run: int, task: int | None, most: int) -> LogTotal:
+        row = await self._look(lambda tx: tx.row("log_total", run, task, most))
+        return LogTotal(*row)
 
     async def queue(self, limit: int, after: QueuePlace | None = None) -> list[QueueEntry]:
         return await self._look(lambda tx: reads.queue(tx, limit, after))

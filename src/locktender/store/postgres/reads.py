@@ -20,6 +20,8 @@ from locktender.base.model import (
     LimitRow,
     LogFilter,
     LogRow,
+    NamedLog,
+    NewestLogs,
     RunRow,
     WorkerRow,
 )
@@ -198,6 +200,14 @@ async def task_page(tx: PostgresSession, where: TaskFilter) -> CountedTasks:
 async def logs(tx: PostgresSession, where: LogFilter) -> list[LogRow]:
     rows = await tx.all("logs_list", where.run, where.task, *where.after, where.limit)
     return [LogRow(*row) for row in rows]
+
+
+async def newest_logs(tx: PostgresSession, where: NewestLogs) -> list[NamedLog]:
+    if where.task is None:
+        rows = await tx.all("logs_newest", where.run, *where.before, where.limit)
+    else:
+        rows = await tx.all("logs_newest_of_task", where.task, *where.before, where.limit)
+    return [NamedLog(LogRow(*log), node, idx) for *log, node, idx in rows]
 
 
 async def events(tx: PostgresSession, where: EventFilter) -> list[EventRow]:

@@ -16,6 +16,9 @@ from locktender.base.model import (
     LimitRow,
     LogFilter,
     LogRow,
+    LogTotal,
+    NamedLog,
+    NewestLogs,
     RunRow,
     WorkerRow,
 )
@@ -272,6 +275,14 @@ class Reading(StoreBase, Protocol):
         ...
 
     async def logs(self, where: LogFilter) -> list[LogRow]: ...
+    async def newest_logs(self, where: NewestLogs) -> list[NamedLog]:
+        """Read by an index: what it costs does not grow with the run."""
+        ...
+
+    async def log_total(self, run: int, task: int | None, most: int) -> LogTotal:
+        """How many lines a run has logged, of at most `most` attempts."""
+        ...
+
     async def log_counts(self, run: int, task: int | None = None) -> dict[tuple[int, int], int]:
         """(task, token) of each attempt of a run that has logged → how many lines, in all."""
         ...

@@ -423,15 +423,18 @@ CREATE TABLE event_reader (
 ) WITHOUT ROWID;
 
 -- What bodies logged: one row per attempt that logged anything, written by its worker while it runs and before
--- its end. `lines`: how many it has logged in all, also those that were dropped.
+-- its end. `lines`: how many it has logged in all, also those that were dropped. `last_at`: of its newest line;
+-- the newest lines of a run are found by it. The body is last: what stands behind it takes a walk over its pages.
 CREATE TABLE log (
     task INTEGER NOT NULL,
     token INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
-    body BLOB NOT NULL,
     lines INTEGER NOT NULL,
+    last_at INTEGER NOT NULL,
+    body BLOB NOT NULL,
     PRIMARY KEY (task, token)
 );
+CREATE INDEX log_newest ON log (task >> 20, last_at, task, token);
 
 -- Workers that a leader asked for, from before it asks until they are gone: the next leader counts them too.
 CREATE TABLE asked_worker (

@@ -237,10 +237,34 @@ FROM json_each(?) v CROSS JOIN task t ON t.id = v.value
 
 -- name: logs_list
 -- What attempts of a run logged, by task and token.
-SELECT task, token, attempt, body, lines FROM log
+SELECT task, token, attempt, body, lines, last_at FROM log
 WHERE task >= ?1 << 20 AND task < (?1 + 1) << 20 AND (?2 IS NULL OR task = ?2)
     AND (task, token) > (?3, ?4)
 ORDER BY task, token LIMIT ?5
+
+-- name: logs_newest
+-- Attempts of a run that have logged, the one with the newest line first; behind a place.
+SELECT l.task, l.token, l.attempt, l.body, l.lines, l.last_at, t.node, t.idx
+FROM log l JOIN task t ON t.id = l.task
+WHERE l.task >> 20 = ?1
+    AND (l.last_at, l.task, l.token) < (?2, ?3, ?4)
+ORDER BY l.last_at DESC, l.task DESC, l.token DESC LIMIT ?5
+
+-- name: logs_newest_of_task
+-- The same of one task.
+SELECT l.task, l.token, l.attempt, l.body, l.lines, l.last_at, t.node, t.idx
+FROM log l JOIN task t ON t.id = l.task
+WHERE l.task = ?1
+    AND (l.last_at, l.task, l.token) < (?2, ?3, ?4)
+ORDER BY l.last_at DESC, l.task DESC, l.token DESC LIMIT ?5
+
+-- name: log_total
+-- How many attempts of a run have logged, and how many lines; of a bounded number of them.
+SELECT count(*), coalesce(sum(lines), 0) FROM (
+    SELECT lines FROM log
+    WHERE task >= ?1 << 20 AND task < (?1 + 1) << 20 AND (?2 IS NULL OR task = ?2)
+    LIMIT ?3
+) l
 
 -- name: log_counts
 -- How many lines each attempt of a run has logged.
