@@ -226,7 +226,7 @@ class _Play(NamedTuple):
 
 
 class SharedPlays:
-    """Lines of one kind each, played on as far as they are asked for: 50 rows of a list cost little more than 1."""
+    """Lines of one kind each, played as far as they are asked for: 50 rows of a list cost little more than one."""
 
     def __init__(self) -> None:
         self._lines: dict[tuple[tuple[int, ...], tuple[int, ...]], list[_Play]] = {}

@@ -179,6 +179,11 @@ def shell(text: str) -> str:
     return shlex.quote(text)
 
 
+def tag_filter(text: str) -> str:
+    """`tenant=a,b` → `tenant=a\\,b`: one pair of the filter by tags."""
+    return text.replace("\\", "\\\\").replace(",", "\\,")
+
+
 def tag_text(tags: Mapping[str, Any]) -> str:
     return ",".join(f"{key}={value}" for key, value in tags.items())
 
@@ -201,6 +206,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "segment": segment,
     "shell": shell,
     "tag_text": tag_text,
+    "tag_filter": tag_filter,
     "gate_family": gate_family,
     "gate_text": gate_text,
 }

@@ -63,6 +63,9 @@ class PostgresReading:
     async def runs(self, where: RunFilter) -> list[RunRow]:
         return await self._look(lambda tx: reads.runs(tx, where))
 
+    async def failed_lately(self, limit: int) -> list[RunRow]:
+        return await self._look(lambda tx: reads.failed_lately(tx, limit))
+
     async def tasks(self, run: int) -> list[TaskRow]:
         return await self._read(lambda tx: reads.tasks(tx, run))
 

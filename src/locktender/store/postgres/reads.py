@@ -179,6 +179,10 @@ async def runs(tx: PostgresSession, where: RunFilter) -> list[RunRow]:
     return decode.runs(await tx.all("runs_filtered_by_state", *params, states))
 
 
+async def failed_lately(tx: PostgresSession, limit: int) -> list[RunRow]:
+    return decode.runs(await tx.all("runs_failed_lately", limit))
+
+
 async def executing_tasks(tx: PostgresSession, most: int) -> int:
     return (await tx.row("tasks_executing_count", most))[0]
 

@@ -9,7 +9,8 @@ from typing import TypeVar
 import msgspec
 
 from locktender.base.events import HISTORY, Change
-from locktender.base.model import LogFilter, LogRow, LogTotal, NamedLog, NewestLogs
+from locktender.base.model import LogFilter, LogRow, LogTotal, NamedLog, NewestLogs, RunRow
+from locktender.store import decode
 from locktender.store.history import CLIENT
 from locktender.store.protocol import (
     AuditState,
@@ -152,6 +153,9 @@ class SqliteUpkeep:
 
     async def keep_logs(self, rows: list[LogRow]) -> None:
         await self._write(lambda tx: tx.each("log_add", rows))
+
+    async def failed_lately(self, limit: int) -> list[RunRow]:
+        return await self._look(lambda tx: decode.runs(tx.all("runs_failed_lately", limit)))
 
     async def logs(self, where: LogFilter) -> list[LogRow]:
         given = where.run, where.task, *where.after, where.limit

@@ -8,6 +8,7 @@ import asyncio
 import pytest
 
 from locktender.base.changes import End
+from locktender.base.clock import SECOND
 from locktender.base.errors import NotFound
 from locktender.base.model import LogRow, NewestLogs, Request
 from locktender.store.protocol import (
@@ -68,6 +69,19 @@ class TestLooking:
         assert (await store.log_total(run, None, 2)).attempts == 2
         assert await store.log_total(run, third, 10) == (1, 2)
         assert await store.log_total(run + 2, None, 10) == (0, 0)
+
+    async def test_failed_runs_are_read_by_their_end(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        rows = await submit(store, *(new_run() for _ in range(5)))
+        await leader.start(*(row.seq for row in rows))
+        ends = ((3, "timed_out"), (0, "failed"), (4, "succeeded"), (2, "failed"))
+        for at, state in ends:
+            world.clock.advance(SECOND)
+            await leader.end(rows[at].seq, state)
+        found = [row.id for row in await store.failed_lately(10)]
+        assert found == [rows[at].id for at in (2, 0, 3)]
+        assert [row.id for row in await store.failed_lately(1)] == found[:1]
 
     async def test_runs_by_key_newest_first(self, world: StoreScene) -> None:
         store = await world.open()

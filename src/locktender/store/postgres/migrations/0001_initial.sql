@@ -124,6 +124,8 @@ CREATE TABLE locktender.run (
 ) WITH (fillfactor = 70);
 
 CREATE INDEX run_state ON locktender.run (state, seq);
+-- Those that failed last.
+CREATE INDEX run_failed ON locktender.run (ended_at) WHERE state IN ('failed', 'timed_out');
 CREATE INDEX run_key ON locktender.run (key, state) WHERE key IS NOT NULL;
 CREATE INDEX run_deadline ON locktender.run (deadline_at) WHERE state = 'queued' AND deadline_at IS NOT NULL;
 CREATE INDEX run_waits_for ON locktender.run (waits_for) WHERE waits_for IS NOT NULL;

@@ -135,6 +135,15 @@ SELECT
     dispatch_deadline_us, output, error, trace
 FROM locktender.run WHERE id COLLATE "C" >= $1 AND id COLLATE "C" < $2 ORDER BY id COLLATE "C" LIMIT $3
 
+-- name: runs_failed_lately
+-- Runs that failed or timed out, the one that ended last first.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error, trace
+FROM locktender.run WHERE state IN ('failed', 'timed_out') AND kind <> 'hold'
+ORDER BY ended_at DESC LIMIT $1::bigint
+
 -- name: runs_with_key
 -- Runs that have a key, newest first.
 SELECT

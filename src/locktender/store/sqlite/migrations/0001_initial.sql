@@ -66,6 +66,8 @@ CREATE TABLE run (
 );
 
 CREATE INDEX run_state ON run (state, seq);
+-- Those that failed last.
+CREATE INDEX run_failed ON run (ended_at) WHERE state IN ('failed', 'timed_out');
 CREATE INDEX run_key ON run (key, state) WHERE key IS NOT NULL;
 CREATE INDEX run_waits_for ON run (waits_for) WHERE waits_for IS NOT NULL;
 

@@ -128,6 +128,15 @@ SELECT
     dispatch_deadline_us, output, error, trace
 FROM run WHERE id >= ? AND id < ? ORDER BY id LIMIT ?
 
+-- name: runs_failed_lately
+-- Runs that failed or timed out, the one that ended last first.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error, trace
+FROM run INDEXED BY run_failed WHERE state IN ('failed', 'timed_out') AND kind <> 'hold'
+ORDER BY ended_at DESC LIMIT ?
+
 -- name: runs_with_key
 -- Runs that have a key, newest first.
 SELECT
