@@ -15,7 +15,7 @@ from tests.support.server_harness import Answer, fetch, process, served, until
 
 from locktender import flow, step, wait_event
 from locktender.client.client_async import AsyncClient
-from locktender.kernel.reasons import Holder, Reason
+from locktender.kernel.reasons import GateOpening, Holder, Reason
 from locktender.observe.answer import Why
 from locktender.server.ui import run as run_page
 from locktender.server.ui import runs as runs_page
@@ -97,6 +97,42 @@ async def test_the_card_of_a_run_says_about_and_counts_further_holders(
     assert "position about 7 in the queue" in said
     assert "9 of 9 runs execute; about 6 ahead" in said
     assert "and 7 more" in said
+
+
+async def test_what_lets_a_run_start_has_links_to_those_that_hold_it(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+):
+    run = await pages.client.submit(waits)
+    held = Reason("pool:db", "pool db", 1, 1, holders=(Holder("c" * 26, task=167772169),))
+    opening = GateOpening("pool:db", "any of tasks 167772169, 1 <b> to end", about=True)
+    why = Why("run", run.id, "x", "queued", 1, 2, (held,), lets_start=(opening,))
+
+    async def told(*_: object) -> Why:
+        return why
+
+    monkeypatch.setattr(run_page, "_why", told)
+    page = (await pages.get(f"/runs/{run.id}")).text
+    link = f'<a class="id" href="/runs/{"c" * 26}/tasks/167772169">167772169</a>'
+    assert f"To start it needs about any of tasks {link}, 1 &lt;b&gt; to end." in page
+
+
+async def test_a_run_that_was_retried_says_when_it_was_queued_again(pages: Pages):
+    run = await pages.client.runs.get(await pages.ended("fail"))
+    assert "Submitted" in await pages.text(f"/runs/{run.id}")
+    await run.retry()
+    await run.wait("60s")
+    said = await pages.text(f"/runs/{run.id}")
+    assert "Queued again" in said
+    assert "Submitted" not in said
+
+
+async def test_a_worker_that_drains_is_alive(pages: Pages):
+    (worker,) = await pages.client.workers.list()
+    await pages.client.workers.drain(worker.id)
+    said = await pages.text("/workers")
+    assert "Alive 1 Tasks in flight" in said
+    assert "Free permits 0" in said
+    assert "Draining 1" in said
 
 
 async def test_the_overview_shows_runs_that_wait_for_events(pages: Pages):

@@ -356,12 +356,11 @@ class LogFilter(NamedTuple):
 
 
 class NewestLogs(NamedTuple):
-    """Attempts of a run by their newest line, the newest first; `before` is where the last page ended."""
+    """Attempts of a run, the newest line first; `before`: `last_at`, task, token where the last page ended."""
 
     run: int
     task: int | None = None
     before: tuple[int, int, int] = (2**63 - 1, 2**63 - 1, 2**63 - 1)
-    """`last_at`, task and token."""
     limit: int = 200
 
 
