@@ -93,10 +93,10 @@ async def test_the_card_of_a_run_says_about_and_counts_further_holders(
         return why
 
     monkeypatch.setattr(run_page, "_why", told)
-    said = await pages.text(f"/runs/{run.id}")
-    assert "position about 7 in the queue" in said
-    assert "9 of 9 runs execute; about 6 ahead" in said
-    assert "and 7 more" in said
+    page = (await pages.get(f"/runs/{run.id}")).text
+    assert '<span class="chip">position about 7 in the queue</span>' in page
+    assert "9 of 9 runs execute; about 6 ahead</span>" in page
+    assert "<li>and 7 more</li>" in page
 
 
 async def test_what_lets_a_run_start_has_links_to_those_that_hold_it(
