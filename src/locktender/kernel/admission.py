@@ -79,10 +79,13 @@ class AdmissionQueue(Generic[W]):
             # The next head of the lane may have been overtaken as often.
             self._reserve_if_overdue(lane)
 
-    def opened(self, gate: Gate) -> None:
-        """`gate` has more room than before (a release, a raised limit, a resumed pool, a free permit)."""
+    def opened(self, gate: Gate, *, anew: bool = False) -> None:
+        """`gate` has more room than before; `anew`: paused or resumed, its waiters wait for something else."""
         if gate.parked:
             self._opened[gate] = None
+        for heap in gate.parked.values() if anew else ():
+            for lane in [lane for _, stamp, lane in heap if lane.stamp == stamp]:
+                self._push(lane, None)
 
     def end_cycle(self) -> None:
         """Called between two starts: the rest is decided in the next cycle."""

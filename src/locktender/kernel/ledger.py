@@ -78,9 +78,10 @@ class Ledger(RunLedger):
             rule = limits.pool(name) or PoolRule()
             known = {type(gate): gate for gate in gates}
             for gate in gates:
+                paused = gate.paused
                 if gate.apply(rule, now):
                     stored.append(gate.dump())
-                self.task_queue.opened(gate)
+                self.task_queue.opened(gate, anew=gate.paused != paused)
             wanted = [kind for kind in SLOT_GATES if kind.wanted(rule)]
             if wanted == list(known):
                 continue

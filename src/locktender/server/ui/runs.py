@@ -113,7 +113,10 @@ async def show_runs(view: View) -> Response:
     try:
         found, after = await _found(view, wanted)
     except InvalidInput as error:
-        return await _page(view, wanted, [], None, str(error))
+        # The hint is for the address: in the form a filter has no name before it.
+        tags = error.field == "tags"
+        said = f"{error.message} Write e.g. tenant=acme,kind=bulk." if tags else str(error)
+        return await _page(view, wanted, [], None, said)
     return await _page(view, wanted, await _shown(view, found), after)
 
 
