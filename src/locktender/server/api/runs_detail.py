@@ -245,7 +245,7 @@ ROUTES = (
         tenant="own",
     ),
     ApiRoute(
-        "GET", "/runs/{run}/logs", "read", list_logs, "Lines that the bodies of a run logged", LogPage,
+        "GET", "/runs/{run}/logs", "read", list_logs, "The newest lines that the bodies of a run logged", LogPage,
         query=LogsQuery, refuses=(404, 422),
         tenant="own",
     ),
