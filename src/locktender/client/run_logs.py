@@ -28,8 +28,8 @@ from locktender.client.views import LogInfo, instant
 
 MAX_LIMIT = 100_000
 FOLLOW_SECONDS = 0.5
-MOST_COUNTED = 10_000
-"""Attempts whose lines are counted for a page."""
+MOST_COUNTED = 2_000
+"""Attempts whose lines are counted for a page: it may ask each second."""
 FEW_ATTEMPTS = 20
 """Read at once for a few hundred lines: an attempt has up to 1,000."""
 MANY_ATTEMPTS = 200
