@@ -84,9 +84,9 @@ def test_h1_draws_of_one_answer_are_bounded(
     holds = {f"s{n}": tuple(range(100, 200)) for n in range(steps)}
     real = estimates._bytes  # pyright: ignore[reportPrivateUsage]
 
-    def counted(seed: int, count: int) -> bytes:
+    def counted(seed: int, play: int, count: int) -> bytes:
         drawn.append(count)
-        return real(seed, count)
+        return real(seed, play, count)
 
     monkeypatch.setattr(estimates, "_bytes", counted)
     why = run_why(lead, run.row, None, Typical(holds=holds), lead.ledger.now)

@@ -18,6 +18,7 @@ from locktender.base.states import RunState, TaskState
 from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.scheduler import Scheduler
+from locktender.kernel.wait_times import waits_of
 from locktender.store.worker_changes import LEFT_BEHIND
 
 NOW = 10**15
@@ -558,6 +559,28 @@ def test_a_wait_is_told_once_per_gate_with_its_numbers():
     waits = [data for data in changes if "lane" in data]
     told = {"gate": "pool:db", "used": 1, "limit": 1, "need": 1, "behind": 2}
     assert [{name: each[name] for name in told} for each in waits] == [told]
+
+
+def test_a_wait_is_charged_to_the_pause_of_a_pool_while_it_is_paused():
+    """Given tasks of two kinds of lanes that wait at a full pool before it is paused."""
+    rule = PoolRule(2)
+    flow = graph(step("a", pools=needs(db=2)), step("b", pools=needs(db=1)))
+    stage = Stage(flow, Limits(pools={"db": rule}))
+    stage.submit(1)
+    stage.submit(2)
+    waiting = [each for each in stage.lead.lifecycle.tasks.values() if each.in_line]
+    assert len(waiting) == 3
+    stage.now += 10
+    paused = Limits(pools={"db": msgspec.structs.replace(rule, paused=True)})
+    stage.lead.set_limits(paused, [], stage.now)
+    stage.cycle()
+    stage.now += 20
+    stage.lead.set_limits(Limits(pools={"db": rule}), [], stage.now)
+    stage.cycle()
+    stage.now += 30
+    for each in waiting:
+        assert each.lane is not None
+        assert waits_of(each, each.lane, stage.now) == {"pool:db": 40, "paused:db": 20}
 
 
 def test_an_idle_cycle_writes_nothing():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 import pytest
 from tests.support.worlds import graph, needs, run_row, step, worker_row
 
 from locktender.base.clock import SECOND
 from locktender.base.limits import Limits, PoolRule
-from locktender.kernel.estimates import LAST, Holding, Line, estimate
+from locktender.kernel.estimates import LAST, Holding, Line, SharedPlays, estimate
 from locktender.kernel.explain import explain_task
 from locktender.kernel.reasons import Reason, Typical
 from locktender.kernel.scheduler import Scheduler
@@ -51,6 +53,17 @@ def test_h1_the_fewer_durations_were_seen_the_wider_is_the_answer():
 
     assert width(1) > 1.3
     assert width(1) > width(4) > width(30) > 1.0
+
+
+@pytest.mark.parametrize("turns", [range(700), reversed(range(700))])
+def test_h1_rows_that_share_plays_have_the_waits_that_each_has_alone(turns: Iterable[int]):
+    durations = tuple(n * SECOND for n in range(1, 60))
+    holding = [Holding(n * SECOND, durations) for n in (1, 5, 30, 70)]
+    shared = SharedPlays()
+    for ahead in turns:
+        line = [Line(ahead, durations)]
+        together = estimate(holding, line, 4, 1, shared=shared)
+        assert together == estimate(holding, line, 4, 1)
 
 
 FULL = Reason("pool:db", "pool db: 1 of 1 in use", estimate_us=40 * SECOND, p90_us=60 * SECOND)

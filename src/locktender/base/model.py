@@ -342,6 +342,8 @@ class LogRow(NamedTuple):
     body: bytes
     lines: int = 0
     """How many lines the attempt has logged in all, also those that were dropped."""
+    last_at: int = 0
+    """Of its newest line, by the clock of its process."""
 
 
 class LogFilter(NamedTuple):
@@ -351,6 +353,29 @@ class LogFilter(NamedTuple):
     task: int | None = None
     after: tuple[int, int] = (0, 0)
     limit: int = 200
+
+
+class NewestLogs(NamedTuple):
+    """Attempts of a run, the newest line first; `before`: `last_at`, task, token where the last page ended."""
+
+    run: int
+    task: int | None = None
+    before: tuple[int, int, int] = (2**63 - 1, 2**63 - 1, 2**63 - 1)
+    limit: int = 200
+
+
+class LogTotal(NamedTuple):
+    attempts: int
+    lines: int
+    """Of all of these attempts, also those that were dropped."""
+
+
+class NamedLog(NamedTuple):
+    """What an attempt logged, and of which step and item it is."""
+
+    row: LogRow
+    node: int
+    idx: int
 
 
 encode_log: Callable[[AttemptLog], bytes] = msgspec.json.Encoder().encode

@@ -219,7 +219,9 @@ def logs(
         typer.Option("--follow", "-f", help="Go on with what is logged, until the run has ended."),
     ] = False,
 ) -> None:
-    """What the bodies of a run logged, about a second after they did. Of each attempt the last 64 kB.
+    """The newest lines that the bodies of a run logged, about a second after they did.
+
+    Of each attempt the last 1,000 lines or 64 kB are kept.
 
     locktender runs logs 06gy8rm99095 --follow
 
@@ -229,6 +231,7 @@ def logs(
 
     from locktender.cli import arguments
     from locktender.cli.answers import as_json
+    from locktender.client.run_logs import MAX_LIMIT
 
     with shell.connect() as client:
         found = client.runs.find(run)
@@ -242,7 +245,13 @@ def logs(
                     else:
                         _show_line(shell, line)
             return
-        lines = found.logs(only, limit=arguments.whole(limit, "limit") or 0)
+        most = arguments.whole(limit, "limit") or 0
+        # One more than is shown tells whether there are more.
+        lines = found.logs(only, limit=most + 1 if 0 < most < MAX_LIMIT else most)
+    cut = len(lines) >= MAX_LIMIT if most == MAX_LIMIT else len(lines) > most
+    lines = lines[-most:]
+    if cut:
+        shell.note(f"[dim]{_cut_note(most, MAX_LIMIT)}[/]")
     if shell.json:
         shell.data(lines)
         return
@@ -250,6 +259,12 @@ def logs(
         shell.say("[dim]Nothing was logged so far.[/]")
     for line in lines:
         _show_line(shell, line)
+
+
+def _cut_note(most: int, limit: int) -> str:
+    if most < limit:
+        return f"Only the last {most:,} lines are shown. More: --limit {limit}."
+    return f"Only the last {most:,} lines are shown. Those of one task: --task TASK."
 
 
 def _show_line(shell: Context, line: LogInfo) -> None:

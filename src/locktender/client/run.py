@@ -10,7 +10,7 @@ from locktender.base.errors import InvalidInput
 from locktender.base.model import Request, RunRow
 from locktender.base.states import OUTBOX_RUNS, TERMINAL_RUNS, RunState
 from locktender.base.tracebacks import public
-from locktender.client import results, run_details
+from locktender.client import results, run_details, run_logs
 from locktender.client.bridge import Bridge
 from locktender.client.core import Core
 from locktender.client.outbox_rows import unmoved
@@ -208,18 +208,18 @@ class AsyncRun(Generic[T_co]):
         return await run_details.graph(self._core, self._id)
 
     async def logs(self, task: int | None = None, *, limit: int = 10_000) -> list[LogInfo]:
-        """Lines that its bodies logged, in the order of time, stored about a second after that.
+        """The newest lines that its bodies logged, in the order of time, stored about a second after that.
 
         task   only this task's; default None: all
         limit  1 to 100,000 lines; default 10,000
         """
         self._core.guard.check()
-        return await run_details.logs(self._core, self._id, task, limit)
+        return await run_logs.logs(self._core, self._id, task, limit)
 
     async def follow_logs(self, task: int | None = None) -> AsyncGenerator[LogInfo]:
         """Lines that its bodies log, as they come, until the run has ended. `task`: only this task's."""
         self._core.guard.check()
-        async for line in run_details.follow_logs(self._core, self._id, task):
+        async for line in run_logs.follow_logs(self._core, self._id, task):
             yield line
 
     async def events(self) -> list[EventInfo]:
@@ -348,7 +348,7 @@ class Run(Generic[T_co]):
         return self._bridge.call(self._run.graph())
 
     def logs(self, task: int | None = None, *, limit: int = 10_000) -> list[LogInfo]:
-        """Lines that its bodies logged, in the order of time, stored about a second after that.
+        """The newest lines that its bodies logged, in the order of time, stored about a second after that.
 
         task   only this task's; default None: all
         limit  1 to 100,000 lines; default 10,000

@@ -1,31 +1,19 @@
-"""The tasks, the history and the log lines of one run, with the names its flow gave its steps."""
+"""The tasks and the history of one run, with the names its flow gave its steps."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from locktender.base import names
 from locktender.base.changes import TaskRow
 from locktender.base.errors import NotFound
 from locktender.base.events import Event, unpack
 from locktender.base.graph import Graph, Node, condition_text, is_cached, needs_of
 from locktender.base.ids import run_of
-from locktender.base.model import (
-    MAX_BYTES,
-    MAX_LINES,
-    AttemptLog,
-    LogFilter,
-    LogRow,
-    Progress,
-    Stubborn,
-    decode_log,
-)
+from locktender.base.model import Progress, Stubborn
 from locktender.base.states import (
     EXECUTING_RUNS,
     OUTBOX_RUNS,
@@ -38,7 +26,6 @@ from locktender.client.results import failure_of, open_blobs
 from locktender.client.views import (
     EventInfo,
     GraphInfo,
-    LogInfo,
     NodeInfo,
     ProgressInfo,
     StubbornInfo,
@@ -318,97 +305,6 @@ def _event(
     )
 
 
-MAX_LIMIT = 100_000
-FOLLOW_SECONDS = 0.5
-
-
-async def logs(core: Core, run_id: str, task: int | None, limit: int) -> list[LogInfo]:
-    """At most `limit` lines, of whole attempts, by task and attempt; then put in the order of their time."""
-    most = names.count(limit, "limit", maximum=MAX_LIMIT)
-    row = await core.row(run_id)
-    if row.state in OUTBOX_RUNS:
-        return []
-    nodes = await nodes_of(core.store, row.graph)
-    tasks = {each.id: each for each in await core.store.tasks(row.seq)}
-    lines: list[LogInfo] = []
-    after = (0, 0)
-    while len(lines) < most:
-        page = await core.store.logs(LogFilter(row.seq, task, after))
-        if not page:
-            break
-        for each in page:
-            after = each.task, each.token
-            if each.task in tasks:
-                lines += _lines(each, tasks[each.task], nodes)
-    return sorted(lines[:most], key=lambda line: line.at)
-
-
-async def follow_logs(core: Core, run_id: str, task: int | None) -> AsyncIterator[LogInfo]:
-    """Lines as they are stored, until the run has ended: about a second after they were logged."""
-    seen: dict[tuple[int, int], int] = {}
-    nodes = await nodes_of(core.store, (await core.row(run_id)).graph)
-    tasks: dict[int, TaskRow] = {}
-    while True:
-        # First: what an attempt logged is stored before its end is.
-        row = await core.row(run_id)
-        counts = await core.store.log_counts(row.seq, task)
-        lines: list[LogInfo] = []
-        for (each, token), count in counts.items():
-            known = seen.get((each, token), 0)
-            if count <= known:
-                continue
-            if each not in tasks:
-                tasks = {found.id: found for found in await core.store.tasks(row.seq)}
-            where = LogFilter(row.seq, each, (each, token - 1), 1)
-            for found in await core.store.logs(where) if each in tasks else ():
-                lines += _lines(found, tasks[each], nodes, known)
-                seen[each, token] = found.lines
-        for line in sorted(lines, key=lambda line: line.at):
-            yield line
-        if row.state in TERMINAL_RUNS and not lines:
-            return
-        if row.state not in TERMINAL_RUNS:
-            await asyncio.sleep(FOLLOW_SECONDS)
-
-
-class AttemptLines(msgspec.Struct, frozen=True):
-    """How many lines one attempt has logged."""
-
-    task: int
-    token: int
-    """Of the attempt."""
-    lines: int
-
-
-class LogCounts(msgspec.Struct, frozen=True):
-    """How many lines each attempt of a run has logged, and the state of the run before they were counted."""
-
-    state: str
-    attempts: list[AttemptLines]
-
-
-async def log_counts(core: Core, run_id: str, task: int | None) -> LogCounts:
-    row = await core.row(run_id)
-    if row.state in OUTBOX_RUNS:
-        return LogCounts(row.state, [])
-    counts = await core.store.log_counts(row.seq, task)
-    return LogCounts(row.state, [AttemptLines(*where, count) for where, count in counts.items()])
-
-
-async def attempt_logs(core: Core, run_id: str, task: int, token: int, known: int) -> list[LogInfo]:
-    """Lines of one attempt but the first `known`."""
-    row = await core.row(run_id)
-    nodes = await nodes_of(core.store, row.graph)
-    rows = {each.id: each for each in await core.store.tasks(row.seq)}
-    where = LogFilter(row.seq, task, (task, token - 1), 1)
-    return [
-        line
-        for found in await core.store.logs(where)
-        if task in rows and found.token == token
-        for line in _lines(found, rows[task], nodes, known)
-    ]
-
-
 async def run_id_of(core: Core, task: int) -> str:
     """The id of the run that a task belongs to. Raises `NotFound`."""
     labels = await core.store.run_labels([run_of(task)])
@@ -420,24 +316,3 @@ async def run_id_of(core: Core, task: int) -> str:
             hint="locktender runs show RUN --tasks shows them.",
         )
     return labels[run_of(task)].id
-
-
-def _lines(row: LogRow, task: TaskRow, nodes: tuple[Node, ...], known: int = 0) -> list[LogInfo]:
-    """`known`: so many lines of the attempt were read before."""
-    log = decode_log(row.body)
-    where = row.task, node_of(nodes, task).name, None if task.idx < 0 else task.idx, row.attempt
-    lines = [
-        LogInfo(instant(line.at), logging.getLevelName(line.level), line.logger, line.text, *where)
-        for line in log.lines[max(0, known - log.dropped) :]
-    ]
-    if log.dropped > known:
-        first = lines[0].at if lines else instant(0)
-        lines.insert(0, LogInfo(first, "WARNING", "locktender", _dropped(log), *where))
-    return lines
-
-
-def _dropped(log: AttemptLog) -> str:
-    return (
-        f"{log.dropped:,} earlier lines of this attempt were dropped: the last {MAX_LINES:,} lines"
-        f" or {MAX_BYTES // 1024} kB are kept"
-    )

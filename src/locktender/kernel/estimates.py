@@ -103,6 +103,7 @@ def estimate(
     places: float,
     missing: float,
     draws: int = MAX_DRAWN,
+    shared: SharedPlays | None = None,
 ) -> Estimate | None:
     """When `missing` more places have come free than those before it take; None where nothing is known.
 
@@ -110,6 +111,7 @@ def estimate(
     before   in the order in which they start
     places   how many there are in all
     draws    durations that may be drawn; what would need more is reckoned
+    shared   of several questions: a line of one kind is played once for all of them, with the same answers
     """
     lines = [line for line in before if line.waiters > 0]
     known = [line.durations for line in lines] + [each.durations for each in holding]
@@ -123,7 +125,11 @@ def estimate(
     kinds = _kinds(holding, lines)
     plays = min(PLAYS, draws // (turns + len(holding)))
     if plays >= FEW_PLAYS:
-        found = _played(holding, lines, kinds, plays)
+        if shared is not None and len(kinds) == 1:
+            waits = shared.waits(holding, kinds, turns, plays)
+        else:
+            waits = _played(holding, lines, kinds, plays)
+        found = _middle(waits)
     else:
         found = _reckoned(holding, lines, kinds, max(1.0, min(places, len(holding))))
     return Estimate(*found, len(most), most[len(most) // 2])
@@ -165,10 +171,11 @@ def _played(
     lines: Sequence[Line],
     kinds: Mapping[int, _Kind],
     plays: int,
-) -> tuple[int, int]:
+) -> list[float]:
     """Played through, each time with other durations and, for want of knowledge, each step at another pace.
 
-    Durations are drawn by byte: one of 256 quantiles of their kind.
+    Durations are drawn by byte: one of 256 quantiles of their kind. What a play draws for one place does not
+    depend on how long the line is: `SharedPlays` has the waits of all its places.
     """
     place = {key: number for number, key in enumerate(kinds)}
     steps = list(kinds.values())
@@ -181,34 +188,83 @@ def _played(
         for each in holding
         for longer in (_left(each),)
     ]
-    turns = sum(line.waiters for line in lines)
-    drawn = _bytes(len(holding) + 31 * turns, plays * (len(holding) + turns + len(steps)))
+    first, begun = len(steps), len(steps) + len(left)
     waits: list[float] = []
-    at = 0
-    for _ in range(plays):
+    for play in range(plays):
+        drawn = _bytes(len(holding), play, begun + len(order))
         paces = [
             step.pace * exp(step.spread * _NORMAL[byte])
-            for step, byte in zip(steps, drawn[at : at + len(steps)], strict=True)
+            for step, byte in zip(steps, drawn[:first], strict=True)
         ]
-        at += len(steps)
         free = [
             paces[step] * (longer[byte * count >> 8] - elapsed)
-            for (step, elapsed, count, longer), byte in zip(
-                left, drawn[at : at + len(left)], strict=True
-            )
+            for (step, elapsed, count, longer), byte in zip(left, drawn[first:begun], strict=True)
         ]
-        at += len(left)
         heapify(free)
-        for step, durations, byte in zip(order, tables, drawn[at : at + turns], strict=True):
+        for step, durations, byte in zip(order, tables, drawn[begun:], strict=True):
             heapreplace(free, free[0] + paces[step] * durations[byte])
-        at += turns
         waits.append(free[0])
-    waits.sort()
+    return waits
+
+
+def _middle(waits: list[float]) -> tuple[int, int]:
+    plays = len(waits)
+    waits = sorted(waits)
     middle = waits[plays // 2]
     if plays == PLAYS:
         return round(middle), round(waits[plays * 9 // 10])
     deviation = sqrt(sum((each - middle) ** 2 for each in waits) / plays)
     return round(middle), round(middle + P90 * deviation)
+
+
+class _Play(NamedTuple):
+    pace: float
+    free: list[float]
+    """When each place comes free after the last turn that was played."""
+    waits: list[float]
+    """Of one with no turn before it, with one, with two, …"""
+
+
+class SharedPlays:
+    """Lines of one kind each, played as far as they are asked for: 50 rows of a list cost little more than one."""
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[tuple[int, ...], tuple[int, ...]], list[_Play]] = {}
+
+    def waits(
+        self, holding: Sequence[Holding], kinds: Mapping[int, _Kind], turns: int, plays: int
+    ) -> list[float]:
+        """`_played` of a line of so many turns."""
+        elapsed, durations = tuple(each.elapsed_us for each in holding), holding[0].durations
+        line, table = self._lines.setdefault((elapsed, durations), []), _table(durations)
+        (kind,) = kinds.values()
+        if len(line) < plays:
+            left = [(each.elapsed_us, _left(each)) for each in holding]
+            line += [_begun(left, kind, number) for number in range(len(line), plays)]
+        for number, play in enumerate(line[:plays]):
+            if turns >= len(play.waits):
+                # Some more than are asked for: the next row asks for them.
+                target = turns + AT_ONCE
+                drawn = _bytes(len(holding), number, 1 + len(holding) + target)
+                for byte in drawn[len(holding) + len(play.waits) :]:
+                    heapreplace(play.free, play.free[0] + play.pace * table[byte])
+                    play.waits.append(play.free[0])
+        return [play.waits[turns] for play in line[:plays]]
+
+
+AT_ONCE: Final = 50
+
+
+def _begun(left: Sequence[tuple[int, Sequence[float]]], kind: _Kind, number: int) -> _Play:
+    """Before the first turn. `left`: of who holds a place, how long it has and how long it may last."""
+    drawn = _bytes(len(left), number, 1 + len(left))
+    pace = kind.pace * exp(kind.spread * _NORMAL[drawn[0]])
+    free = [
+        pace * (longer[byte * len(longer) >> 8] - elapsed)
+        for (elapsed, longer), byte in zip(left, drawn[1:], strict=True)
+    ]
+    heapify(free)
+    return _Play(pace, free, [free[0]])
 
 
 def _reckoned(
@@ -278,9 +334,12 @@ def _moments(durations: tuple[int, ...]) -> tuple[float, float]:
     return mean, sqrt(sum((each - mean) ** 2 for each in durations) / len(durations)) / mean
 
 
-def _bytes(seed: int, count: int) -> bytes:
-    """Bytes that look drawn and are the same for the same question: the kernel has no chance of its own."""
-    return shake_128(seed.to_bytes(8, "big")).digest(count)
+def _bytes(seed: int, play: int, count: int) -> bytes:
+    """Bytes that look drawn and are the same for the same question: the kernel has no chance of its own.
+
+    Fewer of them are the first of more.
+    """
+    return shake_128((seed << 8 | play).to_bytes(8, "big")).digest(count)
 
 
 def wait_for(

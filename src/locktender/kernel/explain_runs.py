@@ -198,7 +198,7 @@ def _full(
     estimate = wait_for(elapsed, typical.run_us, turns, (gate.used, gate.limit))
     holding = [Holding(each, typical.run_holds) for each in elapsed]
     line_before = Line(turns, typical.run_holds)
-    played = _played(holding, line_before, gate, typical.draws)
+    played = _played(holding, line_before, gate, typical)
     return Reason(
         block.name,
         f"{RUN_TEXTS[gate.kind](gate)}: {gate.used} of {gate.limit} runs execute"
@@ -215,9 +215,9 @@ def _full(
     )
 
 
-def _played(holding: list[Holding], line: Line, gate: Gate, draws: int) -> Estimate | None:
+def _played(holding: list[Holding], line: Line, gate: Gate, typical: Typical) -> Estimate | None:
     missing = 1 - max(0, gate.limit - gate.used)
-    return estimated(holding, [line], gate.limit, missing, draws)
+    return estimated(holding, [line], gate.limit, missing, typical.draws, typical.plays)
 
 
 def _wait(usual: int | None, played: Estimate | None, ahead: int, gate: Gate) -> dict[str, Any]:

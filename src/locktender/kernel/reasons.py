@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from locktender.base.durations import MAX_MICROSECONDS, clock_text, spoken
-from locktender.kernel.estimates import MAX_DRAWN
+from locktender.kernel.estimates import MAX_DRAWN, SharedPlays
 from locktender.kernel.queue_position import Precision
 
 MAX_HOLDERS_SHOWN = 20
@@ -112,6 +112,8 @@ class Typical(msgspec.Struct, frozen=True):
     """Of runs of the flow that is asked about."""
     draws: int = MAX_DRAWN
     """How many durations may be drawn for the whole answer; 0: estimates are reckoned, never played."""
+    plays: SharedPlays | None = None
+    """Of several answers: lines that were played for one of them before."""
 
     def shared(self, parts: int) -> Typical:
         """For each of so many parts of one answer."""

@@ -11,7 +11,7 @@ from locktender.base.graph import Graph
 from locktender.base.model import RunRow
 from locktender.kernel import lanes
 from locktender.kernel.entries import QueuedRun
-from locktender.kernel.estimates import LAST, MAX_DRAWN
+from locktender.kernel.estimates import LAST, SharedPlays
 from locktender.kernel.explain_runs import explain_queued, place_precision, runs_to_start
 from locktender.kernel.fair_turns import Turns
 from locktender.kernel.queue_position import QueueGroup, QueuePosition
@@ -60,7 +60,7 @@ async def whys_of(store: Store, rows: Sequence[RunRow]) -> dict[int, Why]:
     """
     found: dict[int, Why] = {}
     note, turn = await nobody_leads(store), await turn_note(store)
-    lines = _Lines(store)
+    lines, plays = _Lines(store), SharedPlays()
     await lines.count(rows[:MAX_PLACED])
     for row in rows:
         view = lines.view or await lines.read(row, 1)
@@ -71,7 +71,7 @@ async def whys_of(store: Store, rows: Sequence[RunRow]) -> dict[int, Why]:
         line, lasted = QueuePosition(Turns(), "", rank, [], cut=True, more=True), list[int]()
         if row.seq in lines.known:
             line, lasted = lines.known[row.seq], await lines.lasted(row)
-        why = await _explained(store, row, view, scheduler, line, lasted, quick=True)
+        why = await _explained(store, row, view, scheduler, line, lasted, plays)
         found[row.seq] = msgspec.structs.replace(why, note=note if why.reasons else turn)
     return found
 
@@ -145,13 +145,11 @@ def _group(row: RunRow, view: QueueView) -> list[QueueGroup]:
     return [QueueGroup("", rank, 1, 1, frozenset(each for each in counters if each is not None))]
 
 
-async def queued_whys(
-    store: Store, entries: Sequence[QueueEntry], *, quick: bool = False
-) -> tuple[list[Why], int | None]:
+async def queued_whys(store: Store, entries: Sequence[QueueEntry]) -> tuple[list[Why], int | None]:
     """Why each of the first queued runs does not start, and how many are queued in all; None: that is not known.
 
     Who executes is the same for all of them, and who stands before each is in the list: it is read once. Those
-    before the first of the list count as if no limit of a tag concerned them. `quick`: estimates are reckoned.
+    before the first of the list count as if no limit of a tag concerned them.
     """
     views: dict[str, QueueView] = {}
     for entry in reversed(entries):
@@ -163,7 +161,7 @@ async def queued_whys(
     if not views:
         return [], 0
     view = next(iter(views.values()))
-    scheduler = places(view)
+    scheduler, plays = places(view), SharedPlays()
     before: Counter[frozenset[str]] = Counter({frozenset(): entries[0].position - 1})
     found: list[Why] = []
     note, turn = await nobody_leads(store), await turn_note(store)
@@ -174,7 +172,7 @@ async def queued_whys(
         line = QueuePosition(Turns(), "", rank, groups)
         timed = views.get(row.flow)
         lasted = [] if timed is None else timed.lasted
-        why = await _explained(store, row, view, scheduler, line, lasted, quick=quick)
+        why = await _explained(store, row, view, scheduler, line, lasted, plays)
         why = msgspec.structs.replace(why, note=note if why.reasons else turn)
         found.append(msgspec.structs.replace(why, position=entry.position))
         if row.waits_for is None and not scheduler.ledger.is_paused(row):
@@ -190,8 +188,7 @@ async def _explained(
     scheduler: Scheduler,
     line: QueuePosition,
     lasted: list[int],
-    *,
-    quick: bool = False,
+    plays: SharedPlays | None = None,
 ) -> Why:
     scheduler.graphs.setdefault(row.graph, Graph(row.flow, ()))
     scheduler.ledger.put_head(row)
@@ -202,7 +199,7 @@ async def _explained(
     typical = Typical(
         run_us=median(lasted) if lasted else None,
         run_holds=tuple(sorted(lasted[-LAST:])),
-        draws=0 if quick else MAX_DRAWN,
+        plays=plays,
     )
     replaced = await _replaced(store, row)
     reasons = explain_queued(scheduler, head, typical, line, view.now, replaced=replaced)

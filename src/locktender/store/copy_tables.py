@@ -44,7 +44,7 @@ TABLES: dict[str, CopyTable] = {
         " scheduled_at started_at ended_at not_before eligible_at input output error",
         wide=True,
     ),
-    "log": _table("task token attempt body lines", 2, wide=True),
+    "log": _table("task token attempt lines last_at body", 2, wide=True),
     "node_input": _table("run node input", 2, wide=True),
     "orders": _table("task kind worker token reason", 2),
     "worker": _table("id since lease_until lease_us body"),

@@ -57,9 +57,10 @@ class AttemptEnds:
             lines = attempt.lines
             if lines is None or lines.count <= self._logged.get(token, 0):
                 continue
-            body, count = lines.peek()
+            body, count, last_at = lines.peek()
             self._logged[token] = count
-            self._logs.keep_soon(LogRow(attempt.task, token, attempt.number, body, count))
+            row = LogRow(attempt.task, token, attempt.number, body, count, last_at)
+            self._logs.keep_soon(row)
 
     def finish(self, attempt: Attempt, outcome: Outcome, state: str) -> None:
         """Store what the body logged and returned, then deliver."""
@@ -99,7 +100,14 @@ class AttemptEnds:
     async def _keep_log(self, attempt: Attempt, outcome: Outcome, state: str, lines: bytes) -> None:
         """The log first: a client that sees the end finds the lines."""
         await self._logs.keep(
-            LogRow(attempt.task, attempt.token, attempt.number, lines, outcome.log_lines)
+            LogRow(
+                attempt.task,
+                attempt.token,
+                attempt.number,
+                lines,
+                outcome.log_lines,
+                outcome.log_at,
+            )
         )
         self._end(attempt, outcome, state)
 

@@ -17,7 +17,7 @@ from locktender.client.remote.core import RemoteCore
 from locktender.client.remote.http import path_of
 from locktender.client.results import ReturnedBy, read_value
 from locktender.client.run import AsyncRun
-from locktender.client.run_details import FOLLOW_SECONDS, MAX_LIMIT, LogCounts
+from locktender.client.run_logs import FOLLOW_SECONDS, MAX_LIMIT, LogCounts
 from locktender.client.views import EventInfo, GraphInfo, LogInfo, Requested, RunInfo, TaskInfo
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from locktender.base.errors import (
 from locktender.base.ids import run_of
 from locktender.base.states import TERMINAL_RUNS
 from locktender.client.results import ReturnedBy, raw_value
-from locktender.client.run_details import LogCounts, attempt_logs, log_counts, run_id_of
+from locktender.client.run_details import run_id_of
+from locktender.client.run_logs import LogCounts, attempt_logs, log_counts
 from locktender.client.views import EventInfo, GraphInfo, LogInfo, TaskInfo
 from locktender.observe.blame import Blame
 from locktender.observe.timeline import Timeline, TimelinePart
@@ -244,7 +245,7 @@ ROUTES = (
         tenant="own",
     ),
     ApiRoute(
-        "GET", "/runs/{run}/logs", "read", list_logs, "Lines that the bodies of a run logged", LogPage,
+        "GET", "/runs/{run}/logs", "read", list_logs, "The newest lines that the bodies of a run logged", LogPage,
         query=LogsQuery, refuses=(404, 422),
         tenant="own",
     ),

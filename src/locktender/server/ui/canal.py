@@ -5,6 +5,7 @@ Only numbers go in and only places come out; `overview.html` draws them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import log10
 
 import msgspec
@@ -18,7 +19,15 @@ from locktender.server.ui.reading import (
     ActiveWork,
     GateCount,
 )
-from locktender.server.ui.words import address, brief, gate_family, gate_text, plural, segment
+from locktender.server.ui.words import (
+    address,
+    brief,
+    gate_family,
+    gate_text,
+    plural,
+    segment,
+    tag_filter,
+)
 from locktender.store.protocol import Traffic
 
 TOP, BOTTOM = 58.0, 208.0
@@ -66,6 +75,8 @@ class CanalGate(msgspec.Struct, frozen=True):
     """How many pass it in a minute; empty: that is not counted."""
     full: bool
     """Nothing more fits through."""
+    meant: str
+    """Of what the rate is."""
 
 
 class Canal(msgspec.Struct, frozen=True):
@@ -152,7 +163,7 @@ def gate_href(gate: GateCount) -> str:
     if kind in ("pool", "rate", "reserved") or (kind == "paused" and gate.what == "task"):
         return f"/pools/{segment(name)}"
     if kind == "tag":
-        return address("/runs", status="queued", tags=name.replace("=*", "="))
+        return address("/runs", status="queued", tags=tag_filter(name.replace("=*", "=")))
     if kind == "worker":
         return "/workers"
     return "/queue" if gate.what == "run" else address("/runs", status="running", group="gate")
@@ -182,7 +193,17 @@ def _bands(gates: list[GateCount]) -> list[Band]:
 _SLOTS_AND_WORKERS = frozenset({"pool", "rate", "worker", "paused"})
 
 
-def canal(work: ActiveWork, found: RunRates) -> Canal:
+def passed_at(gate: str, found: RunRates, passed: Mapping[str, float] | None) -> str | None:
+    """How many passed a gate in the last minute; None: that is not known yet.
+
+    The run queue: runs that started. Others: those that had waited there and went on.
+    """
+    if gate.partition(":")[0] == "runs":
+        return brief(found.started)
+    return None if passed is None else brief(round(passed.get(gate, 0)))
+
+
+def canal(work: ActiveWork, found: RunRates, passed: Mapping[str, float] | None = None) -> Canal:
     opened = work.opened
     runs = [each for each in work.gates if each.what == "run"]
     tasks = [each for each in work.gates if each.what == "task"]
@@ -204,11 +225,21 @@ def canal(work: ActiveWork, found: RunRates) -> Canal:
     ]  # fmt: skip
     # One full pool shuts it, also where others are free: something is held back there now.
     shut = any(each.waiting and gate_family(each.gate) in _SLOTS_AND_WORKERS for each in tasks)
+    went_on = sum(
+        round(count)
+        for gate, count in (passed or {}).items()
+        if gate_family(gate) in _SLOTS_AND_WORKERS
+    )
     gates = [
-        _gate(117, "admitted", opened.active, work.max_active, found.submitted),
-        _gate(377, "the run queue", work.places, work.max_runs, found.started),
+        _gate(117, "admitted", opened.active, work.max_active, found.submitted, "were submitted"),
+        _gate(377, "the run queue", work.places, work.max_runs, found.started, "started"),
         CanalGate(
-            637, "slots and workers", plural(work.workers, "worker"), "", not work.workers or shut
+            637,
+            "slots and workers",
+            plural(work.workers, "worker"),
+            "" if passed is None else f"{brief(went_on)} a minute",
+            not work.workers or shut,
+            "Tasks that had waited for slots or a worker and went on in the last minute",
         ),
     ]
     said = (
@@ -217,6 +248,8 @@ def canal(work: ActiveWork, found: RunRates) -> Canal:
     )
     if bottleneck is not None:
         said += f" Most wait for {gate_text(bottleneck.gate)}: {bottleneck.waiting}."
+    if opened.waiting:
+        said += f" {plural(opened.waiting, 'run waits', 'runs wait')} for an event or a time."
     return Canal(chambers, gates, bottleneck, said)
 
 
@@ -228,8 +261,13 @@ def _chamber(
     return Chamber(title, x, width, brief(count), note, href, round(level, 1), bands, kind)
 
 
-def _gate(x: float, label: str, used: int, limit: int, rate: float) -> CanalGate:
+def _gate(x: float, label: str, used: int, limit: int, rate: float, did: str) -> CanalGate:
     bound = "∞" if limit < 0 else brief(limit)
     return CanalGate(
-        x, label, f"{brief(used)} of {bound}", f"{brief(rate)} a minute", 0 <= limit <= used
+        x,
+        label,
+        f"{brief(used)} of {bound}",
+        f"{brief(rate)} a minute",
+        0 <= limit <= used,
+        f"Runs that {did} in the last minute",
     )

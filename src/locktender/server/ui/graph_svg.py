@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Final
+from unicodedata import east_asian_width
 from urllib.parse import quote
 
 import msgspec
@@ -28,8 +29,12 @@ TALL: Final = 62.0
 MARGIN: Final = 10.0
 MAX_DRAWN: Final = 160
 """More steps are folded."""
-NAME_CHARS: Final = 18
-NOTE_CHARS: Final = 25
+ROOM: Final = WIDTH - 36 - 8
+"""For the texts of a box."""
+NAME_EM: Final = ROOM / 13
+NOTE_EM: Final = ROOM / 11.5 / 0.88
+"""The same in the sizes of their fonts (run.css); notes are not bold."""
+_NARROW, _WIDE = frozenset("ijlIftr.,:;'|!()[]/·- "), frozenset("mwMWQO@%&—…")
 ORDER: Final = (
     "failed", "timed_out", "abandoned", "running", "scheduled", "requested", "handed_back",
     "pending", "cancelled", "skipped", "completed",
@@ -214,8 +219,8 @@ def _drawn(box: Box, corner: Point, run: str) -> Iterable[str]:
         f'<g transform="translate(10 12)"><circle class="mark" cx="8" cy="8" r="8.500"/>'
         f'<path class="sign" d="{MARKS[state]}"/></g>'
     )
-    yield f'<text class="name" x="36" y="21">{escape(_cut(step_name(box.name), NAME_CHARS))}</text>'
-    yield f'<text class="note" x="36" y="38">{escape(_cut(_note(box), NOTE_CHARS))}</text>'
+    yield f'<text class="name" x="36" y="21">{escape(_cut(step_name(box.name), NAME_EM))}</text>'
+    yield f'<text class="note" x="36" y="38">{escape(_cut(_note(box), NOTE_EM))}</text>'
     if several:
         yield from _bar(box, height - 10)
     yield "</g></a>"
@@ -285,7 +290,32 @@ def _title(box: Box) -> str:
     return "; ".join([*parts, states or "to come"])
 
 
-def _cut(text: str, most: int) -> str:
-    """The middle is left out: ends tell names apart."""
-    shown, half = clean(text), most // 2
-    return shown if len(shown) <= most else f"{shown[:half]}…{shown[half + 1 - most :]}"
+def _em(character: str) -> float:
+    """How wide it is at most, in the size of the font, bold, in the widest of the usual fonts."""
+    if east_asian_width(character) in "WF":
+        return 1.3 if ord(character) > MAX_PLANE else 1.05
+    if character in _NARROW:
+        return 0.48
+    if character in _WIDE or ord(character) > MAX_LATIN:
+        return 1.15
+    return 0.8 if character.isupper() else 0.7
+
+
+MAX_PLANE: Final = 0xFFFF
+MAX_LATIN: Final = 0x24F
+
+
+def _cut(text: str, most: float) -> str:
+    """The middle is left out: ends tell names apart. `most`: how wide it may be."""
+    shown = clean(text)
+    if sum(map(_em, shown)) <= most:
+        return shown
+    left = most - _em("…")
+    head = tail = 0
+    while True:
+        # By turns one more of the beginning and one more of the end.
+        added = shown[head] if head <= tail else shown[-1 - tail]
+        left -= _em(added)
+        if left < 0:
+            return f"{shown[:head]}…{shown[len(shown) - tail :]}"
+        head, tail = (head + 1, tail) if head <= tail else (head, tail + 1)

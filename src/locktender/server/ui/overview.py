@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse, Response
 
 from locktender.client.views import RunInfo, WorkerInfo, instant
 from locktender.server.state import DemandAnswer, Health, Need
-from locktender.server.ui.canal import canal, gate_href, rates, series
+from locktender.server.ui.canal import canal, gate_href, passed_at, rates, series
 from locktender.server.ui.pages import HEADERS, UiRoute, View
 from locktender.server.ui.reading import ActiveWork
 from locktender.server.ui.words import address, gate_text, plural
@@ -43,22 +43,23 @@ async def show_overview(view: View) -> Response:
         *_of_work(work),
         *demand_alerts(await view.api.demand.answer(), await view.client.workers.list()),
     ]
-    failed = await view.core.store.runs(
-        RunFilter(states=["failed", "timed_out", "held"], limit=MOST_FAILED)
-    )
+    failed = await view.core.store.failed_lately(MOST_FAILED)
     lately = await view.shared.lately()
     found = rates(lately)
+    passed = await view.shared.passed(work.now)
     waiting = [each for each in work.gates if each.gate and each.waiting]
     waiting.sort(key=lambda each: -each.waiting)
     idle = not lately.read and not work.opened.active
     empty = idle and not await view.core.store.runs(RunFilter(limit=1))
     return await view.page(
         "overview.html",
-        canal=canal(work, found),
+        canal=canal(work, found, passed),
         rates=found,
         series=series(lately),
-        passed=await view.shared.passed(work.now),
-        gates=[(each, gate_href(each)) for each in waiting[:MOST_GATES]],
+        gates=[
+            (each, gate_href(each), passed_at(each.gate, found, passed))
+            for each in waiting[:MOST_GATES]
+        ],
         more_gates=len(waiting) - MOST_GATES,
         alerts=alerts[:MOST_ALERTS],
         failed=[RunInfo.of(row) for row in failed],

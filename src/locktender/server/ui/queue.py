@@ -43,7 +43,7 @@ async def show_queue(view: View) -> Response:
     after = _place(view)
     store = view.core.store
     entries, last = await _page(view, after)
-    whys, _ = await queued_whys(store, entries, quick=True)
+    whys, _ = await queued_whys(store, entries)
     numbers = [entry.run.seq for entry in entries]
     rows = await _rows(store, entries, view.hidden(zip(numbers, whys, strict=False)))
     opened, (limits, _) = await store.open_runs(), await store.limits()

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from markupsafe import Markup
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from locktender.base.durations import spoken
 from locktender.base.errors import LocktenderError, NotFound
@@ -23,13 +23,14 @@ from locktender.client.run_details import (
     run_values,
     task_values,
 )
-from locktender.client.views import EventInfo, RunInfo
+from locktender.client.run_logs import all_lines, tail
+from locktender.client.views import EventInfo, LogInfo, RunInfo
 from locktender.observe.answer import Why
 from locktender.server.api.reading import number
 from locktender.server.api.routing import conflict
 from locktender.server.ui.graph_svg import svg
 from locktender.server.ui.pages import HEADERS, Dialog, Done, FormField, UiRoute, View
-from locktender.server.ui.words import FAMILIES, GATE_TEXTS, gate_text
+from locktender.server.ui.words import FAMILIES, GATE_TEXTS, clean, gate_text, iso
 
 TABS = {
     "": "Overview",
@@ -133,7 +134,7 @@ async def show_run(view: View) -> Response:
         values["given"] = shown_value(found.input, f"/runs/{run.id}/input.json")
         values["returned"] = shown_value(found.output, f"/runs/{run.id}/result.json")
     elif tab == "logs":
-        values["lines"] = (await run.logs(limit=10_000))[-LINES_SHOWN:]
+        values["tail"] = await tail(view.core, run.id, None, LINES_SHOWN)
     elif tab == "time" and sum(tasks.counts.values()) <= MANY_TASKS:
         known = info.state != RunState.SUBMITTED
         values["blame"] = view.hide_blame(await run.blame()) if known else None
@@ -144,7 +145,7 @@ async def show_run(view: View) -> Response:
     elif tab == "":
         values["graph"] = Markup(svg(tasks.graph, run.id))  # noqa: S704 escaped by graph_svg
     defaults: dict[str, Any] = dict.fromkeys(
-        ("given", "returned", "lines", "blame", "events", "graph", "more_events")
+        ("given", "returned", "tail", "blame", "events", "graph", "more_events")
     )
     values = {**defaults, **values, "info": info, "tab": tab, "why": why, "tasks": tasks}
     values |= {
@@ -267,7 +268,7 @@ async def show_task(view: View) -> Response:
         why=why,
         given=shown_value(values.input, f"/runs/{run.id}/tasks/{wanted}/input.json"),
         returned=shown_value(values.output, f"/runs/{run.id}/tasks/{wanted}/result.json"),
-        lines=(await run.logs(wanted, limit=10_000))[-LINES_SHOWN:],
+        tail=await tail(view.core, run.id, wanted, LINES_SHOWN),
         ended=info.state in TERMINAL_RUNS,
     )
 
@@ -294,6 +295,22 @@ async def download_task_value(view: View) -> Response:
         raise NotFound(f"run {run.id} has no task {wanted}.", field="task", got=wanted)
     _, values = await task_values(view.core, run.id, wanted)
     return _download(values, view, f"task-{wanted}-{view.path('which')[:6]}.json")
+
+
+async def download_logs(view: View) -> Response:
+    """All lines that are kept, by task and attempt; sent as they are read."""
+    run, _ = await view.run()
+    shown = {**HEADERS, "content-disposition": f'attachment; filename="{run.id}-logs.txt"'}
+    lines = (
+        "".join(_log_text(line) for line in part) async for part in all_lines(view.core, run.id)
+    )
+    return StreamingResponse(lines, headers=shown, media_type="text/plain; charset=utf-8")
+
+
+def _log_text(line: LogInfo) -> str:
+    step = line.name if line.index is None else f"{line.name}[{line.index}]"
+    again = f" #{line.attempt}" if line.attempt > 1 else ""
+    return f"{iso(line.at)} {line.level} {step}{again} {clean(line.message)}\n"
 
 
 # -- actions ---------------------------------------------------------------------------------------
@@ -413,6 +430,7 @@ def _action(name: str, ask: Any, do: Any) -> tuple[UiRoute, UiRoute]:
 ROUTES = (
     UiRoute("/runs/{run}", show_run),
     UiRoute("/runs/{run}/tasks/{task}", show_task),
+    UiRoute("/runs/{run}/logs.txt", download_logs),
     UiRoute("/runs/{run}/{which}.json", download_value),
     UiRoute("/runs/{run}/tasks/{task}/{which}.json", download_task_value),
     *_action("cancel", ask_cancel, cancel),

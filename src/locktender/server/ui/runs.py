@@ -27,6 +27,8 @@ from locktender.store.protocol import RunFilter
 PAGE = 50
 MOST_COUNTED = 10_000
 MOST_FLOWS = 200
+MOST_PARTS = 20
+"""Of 50 runs each that a search examines for one page."""
 ACTIVE = ("queued", "running", "waiting", "cancelling", "held")
 SEGMENTS: tuple[tuple[str, str], ...] = (
     ("All", ""),
@@ -108,25 +110,39 @@ class ShownRun(msgspec.Struct, frozen=True):
 
 async def show_runs(view: View) -> Response:
     wanted = RunsFilter.of(view.query)
-    found = await _found(view, wanted)
-    page = found[:PAGE]
-    rows = await _shown(view, page)
+    try:
+        found, after = await _found(view, wanted)
+    except InvalidInput as error:
+        # The hint is for the address: in the form a filter has no name before it.
+        tags = error.field == "tags"
+        said = f"{error.message} Write e.g. tenant=acme,kind=bulk." if tags else str(error)
+        return await _page(view, wanted, [], None, said)
+    return await _page(view, wanted, await _shown(view, found), after)
+
+
+async def _page(
+    view: View, wanted: RunsFilter, rows: list[ShownRun], after: int | None, wrong: str = ""
+) -> Response:
+    """`wrong`: what is the matter with the filter; the form is shown all the same."""
     grouped = view.query("group") == "gate"
     given = {**wanted.fields(), "q": wanted.q, "group": "gate" if grouped else ""}
+    states = None if wrong else wanted.states
     return await view.page(
         "runs.html",
+        status=422 if wrong else 200,
         rows=rows,
         groups=_groups(rows) if grouped else [],
         grouped=grouped,
         wanted=wanted,
+        wrong=wrong,
         given=given,
         segments=SEGMENTS,
         flows=[each.name for each in await view.client.flows.list()][:MOST_FLOWS],
-        next=address("/runs", **given, before=page[-1].seq) if len(found) > PAGE else "",
+        next=address("/runs", **given, before=after) if after else "",
         first=address("/runs", **given) if view.query("before") else "",
-        can_retry=_can(wanted, RETRIED),
-        can_cancel=_can(wanted, ACTIVE),
-        can_move=wanted.states == ["queued"] and bool(wanted.flow or wanted.tags),
+        can_retry=not wrong and _can(wanted, RETRIED),
+        can_cancel=not wrong and _can(wanted, ACTIVE),
+        can_move=states == ["queued"] and bool(wanted.flow or wanted.tags),
     )
 
 
@@ -135,32 +151,54 @@ def _can(wanted: RunsFilter, states: Iterable[str]) -> bool:
     return wanted.given and (wanted.states is None or bool({*wanted.states} & {*states}))
 
 
-async def _found(view: View, wanted: RunsFilter) -> list[RunRow]:
+async def _found(view: View, wanted: RunsFilter) -> tuple[list[RunRow], int | None]:
+    """The runs of a page, and the cursor of the next one."""
     before = view.query("before")
     if before and not (before.isdecimal() and 0 < int(before[:20]) <= MAX_RUNS):
         raise InvalidInput("this is no cursor.", field="before", got=before, hint="/runs")
     number = int(before) if before else None
-    if wanted.q:
-        return await _searched(view, wanted.q, number)
     where = filter_of(wanted.states, view.own(wanted.pairs), wanted.flow or None, PAGE + 1)
-    return await view.core.store.runs(msgspec.structs.replace(where, before=number))
+    if wanted.q:
+        return await _searched(view, wanted.q, where, number)
+    rows = await view.core.store.runs(msgspec.structs.replace(where, before=number))
+    return rows[:PAGE], rows[PAGE - 1].seq if len(rows) > PAGE else None
 
 
-async def _searched(view: View, text: str, before: int | None) -> list[RunRow]:
-    """By key, and by the beginning of an id. Who sees only their own cannot guess at ids."""
+async def _searched(
+    view: View, text: str, where: RunFilter, before: int | None
+) -> tuple[list[RunRow], int | None]:
+    """By key, and by the beginning of an id; of these what the filter lets through.
+
+    Who sees only their own cannot guess at ids.
+    """
     store = view.core.store
-    key = own_key(view.principal, text)
-    rows = await store.runs(RunFilter(key=key, limit=PAGE + 1, before=before))
-    lower = text.lower()
+    key, lower = own_key(view.principal, text), text.lower()
     shortest = ID_LENGTH if view.principal.tags else SHORTEST_PREFIX
-    if (
-        before is None
-        and shortest <= len(lower) <= ID_LENGTH
-        and lower.isascii()
-        and lower.isalnum()
-    ):
-        rows = [*await store.runs(RunFilter(id_prefix=lower, limit=PAGE)), *rows]
-    return [row for row in rows if view.principal.sees(row.tags)]
+    found: list[RunRow] = []
+    named = lower.isascii() and lower.isalnum() and shortest <= len(lower) <= ID_LENGTH
+    if before is None and named:
+        rows = await store.runs(RunFilter(id_prefix=lower, limit=PAGE))
+        found = [row for row in rows if _fits(view, where, row)]
+    for _ in range(MOST_PARTS):
+        rows = await store.runs(RunFilter(key=key, limit=PAGE, before=before))
+        for row in rows:
+            before = row.seq
+            if _fits(view, where, row):
+                found.append(row)
+            if len(found) >= PAGE:
+                return found, before
+        if len(rows) < PAGE:
+            return found, None
+    return found, before
+
+
+def _fits(view: View, where: RunFilter, row: RunRow) -> bool:
+    return (
+        view.principal.sees(row.tags)
+        and (where.states is None or row.state in where.states)
+        and (where.flow is None or row.flow == where.flow)
+        and all(row.tags.get(key) == value for key, value in where.tags.items())
+    )
 
 
 async def _shown(view: View, page: list[RunRow]) -> list[ShownRun]:
@@ -185,8 +223,12 @@ def _groups(rows: list[ShownRun]) -> list[tuple[str, list[ShownRun]]]:
     """By gate; first those that something blocks."""
     by_gate: dict[str, list[ShownRun]] = {}
     for row in rows:
-        ended = row.run.state in TERMINAL_RUNS
-        by_gate.setdefault("ended" if ended else row.gate, []).append(row)
+        gate = row.gate
+        if row.run.state in TERMINAL_RUNS:
+            gate = "ended"
+        elif not gate and row.run.state == RunState.WAITING:
+            gate = "waiting"
+        by_gate.setdefault(gate, []).append(row)
     return sorted(by_gate.items(), key=lambda each: (each[0] in ("", "ended"), -len(each[1])))
 
 
@@ -204,7 +246,7 @@ async def search(view: View) -> Response:
     if _is_filter(text):
         where = address("/runs", tags=text)
     elif text:
-        found = await _searched(view, text, None)
+        found, _ = await _searched(view, text, RunFilter(), None)
         if len(found) == 1:
             where = f"/runs/{found[0].id}"
     return RedirectResponse(where, 303, HEADERS)

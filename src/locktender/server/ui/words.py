@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from markupsafe import Markup, escape
+
 from locktender.base.durations import spoken
 from locktender.base.graph import TRACE
 from locktender.base.names import without_controls
+from locktender.kernel.reasons import Reason
 from locktender.server.api.principal import NOBODY_NAMED
 
 SHORT_ID = 12
@@ -179,6 +183,26 @@ def shell(text: str) -> str:
     return shlex.quote(text)
 
 
+def linked(text: str, reasons: Iterable[Reason]) -> Markup:
+    """With links to the runs and tasks that hold what these reasons name. Escaped."""
+    known: dict[str, str] = {}
+    for holder in (holder for reason in reasons for holder in reason.holders):
+        known[holder.run] = f"/runs/{segment(holder.run)}"
+        if holder.task:
+            known[str(holder.task)] = f"/runs/{segment(holder.run)}/tasks/{holder.task}"
+
+    def link(found: re.Match[str]) -> str:
+        name = found[0]
+        return f'<a class="id" href="{known[name]}">{name}</a>' if name in known else name
+
+    return Markup(re.sub(r"\w+", link, str(escape(clean(text)))))  # noqa: S704 escaped above
+
+
+def tag_filter(text: str) -> str:
+    """`tenant=a,b` → `tenant=a\\,b`: one pair of the filter by tags."""
+    return text.replace("\\", "\\\\").replace(",", "\\,")
+
+
 def tag_text(tags: Mapping[str, Any]) -> str:
     return ",".join(f"{key}={value}" for key, value in tags.items())
 
@@ -201,6 +225,8 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "segment": segment,
     "shell": shell,
     "tag_text": tag_text,
+    "tag_filter": tag_filter,
+    "linked": linked,
     "gate_family": gate_family,
     "gate_text": gate_text,
 }

@@ -109,7 +109,9 @@ async def show_workers(view: View) -> Response:
         ShownWorker(each, state_of(each), why_of(each), _permits(each, placed.get(each.id, {})))
         for each in shown
     ]
-    alive = [each for each in workers if state_of(each) == "alive"]
+    # One that drains is alive, and takes nothing.
+    alive = [each for each in workers if state_of(each) in ("alive", "draining", "ending")]
+    takes = [each for each in alive if state_of(each) == "alive"]
     return await view.page(
         "workers.html",
         workers=found,
@@ -117,8 +119,8 @@ async def show_workers(view: View) -> Response:
         alive=len(alive),
         total=len(workers),
         in_flight=sum(each.in_flight for each in workers if each.alive),
-        free=sum(each.free for each in alive),
-        unlimited=any(each.total_permits < 0 and -1 in each.permits.values() for each in alive),
+        free=sum(each.free for each in takes),
+        unlimited=any(each.total_permits < 0 and -1 in each.permits.values() for each in takes),
         drained=sum(1 for each in workers if state_of(each) in ("draining", "ending")),
         lost=sum(1 for each in workers if state_of(each) in ("stalled", "unreadable")),
         versions=sorted({each.version for each in alive}),

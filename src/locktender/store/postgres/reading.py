@@ -14,6 +14,9 @@ from locktender.base.model import (
     LimitRow,
     LogFilter,
     LogRow,
+    LogTotal,
+    NamedLog,
+    NewestLogs,
     RunRow,
     WorkerRow,
 )
@@ -60,6 +63,9 @@ class PostgresReading:
     async def runs(self, where: RunFilter) -> list[RunRow]:
         return await self._look(lambda tx: reads.runs(tx, where))
 
+    async def failed_lately(self, limit: int) -> list[RunRow]:
+        return await self._look(lambda tx: reads.failed_lately(tx, limit))
+
     async def tasks(self, run: int) -> list[TaskRow]:
         return await self._read(lambda tx: reads.tasks(tx, run))
 
@@ -81,6 +87,13 @@ class PostgresReading:
 
     async def logs(self, where: LogFilter) -> list[LogRow]:
         return await self._look(lambda tx: reads.logs(tx, where))
+
+    async def newest_logs(self, where: NewestLogs) -> list[NamedLog]:
+        return await self._look(lambda tx: reads.newest_logs(tx, where))
+
+    async def log_total(self, run: int, task: int | None, most: int) -> LogTotal:
+        row = await self._look(lambda tx: tx.row("log_total", run, task, most))
+        return LogTotal(*row)
 
     async def queue(self, limit: int, after: QueuePlace | None = None) -> list[QueueEntry]:
         return await self._look(lambda tx: reads.queue(tx, limit, after))

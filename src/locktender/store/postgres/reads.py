@@ -20,6 +20,8 @@ from locktender.base.model import (
     LimitRow,
     LogFilter,
     LogRow,
+    NamedLog,
+    NewestLogs,
     RunRow,
     WorkerRow,
 )
@@ -177,6 +179,10 @@ async def runs(tx: PostgresSession, where: RunFilter) -> list[RunRow]:
     return decode.runs(await tx.all("runs_filtered_by_state", *params, states))
 
 
+async def failed_lately(tx: PostgresSession, limit: int) -> list[RunRow]:
+    return decode.runs(await tx.all("runs_failed_lately", limit))
+
+
 async def executing_tasks(tx: PostgresSession, most: int) -> int:
     return (await tx.row("tasks_executing_count", most))[0]
 
@@ -198,6 +204,14 @@ async def task_page(tx: PostgresSession, where: TaskFilter) -> CountedTasks:
 async def logs(tx: PostgresSession, where: LogFilter) -> list[LogRow]:
     rows = await tx.all("logs_list", where.run, where.task, *where.after, where.limit)
     return [LogRow(*row) for row in rows]
+
+
+async def newest_logs(tx: PostgresSession, where: NewestLogs) -> list[NamedLog]:
+    if where.task is None:
+        rows = await tx.all("logs_newest", where.run, *where.before, where.limit)
+    else:
+        rows = await tx.all("logs_newest_of_task", where.task, *where.before, where.limit)
+    return [NamedLog(LogRow(*log), node, idx) for *log, node, idx in rows]
 
 
 async def events(tx: PostgresSession, where: EventFilter) -> list[EventRow]:

@@ -34,7 +34,7 @@ WORKER_TABLES: dict[str, str] = {
     "graph": "SELECT",
     "orders": "SELECT, DELETE",
     "blob": "SELECT, INSERT, UPDATE (put_at)",
-    "log": "SELECT, INSERT, UPDATE (body, lines)",
+    "log": "SELECT, INSERT, UPDATE (body, lines, last_at)",
     "flow": "SELECT, INSERT, UPDATE (announced_at, body)",
     "schedule": "SELECT",
 }

@@ -330,7 +330,7 @@ class PostgresStore(
         return stale
 
     async def keep_logs(self, rows: list[LogRow]) -> None:
-        await self._write(lambda tx: tx.run("log_add", *columns(sorted(rows), 5)))
+        await self._write(lambda tx: tx.run("log_add", *columns(sorted(rows), 6)))
 
     # -- values
 

@@ -16,6 +16,9 @@ from locktender.base.model import (
     LimitRow,
     LogFilter,
     LogRow,
+    LogTotal,
+    NamedLog,
+    NewestLogs,
     RunRow,
     WorkerRow,
 )
@@ -257,6 +260,10 @@ class Reading(StoreBase, Protocol):
         ...
 
     async def runs(self, where: RunFilter) -> list[RunRow]: ...
+    async def failed_lately(self, limit: int) -> list[RunRow]:
+        """Runs that failed or timed out, the one that ended last first."""
+        ...
+
     async def tasks(self, run: int) -> list[TaskRow]: ...
     async def task_page(self, where: TaskFilter) -> CountedTasks:
         """Of a run with very many tasks: how many are in which state, and some of them."""
@@ -272,6 +279,14 @@ class Reading(StoreBase, Protocol):
         ...
 
     async def logs(self, where: LogFilter) -> list[LogRow]: ...
+    async def newest_logs(self, where: NewestLogs) -> list[NamedLog]:
+        """Read by an index: what it costs does not grow with the run."""
+        ...
+
+    async def log_total(self, run: int, task: int | None, most: int) -> LogTotal:
+        """How many lines a run has logged, of at most `most` attempts."""
+        ...
+
     async def log_counts(self, run: int, task: int | None = None) -> dict[tuple[int, int], int]:
         """(task, token) of each attempt of a run that has logged → how many lines, in all."""
         ...

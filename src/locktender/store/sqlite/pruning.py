@@ -9,7 +9,8 @@ from typing import TypeVar
 import msgspec
 
 from locktender.base.events import HISTORY, Change
-from locktender.base.model import LogFilter, LogRow
+from locktender.base.model import LogFilter, LogRow, LogTotal, NamedLog, NewestLogs, RunRow
+from locktender.store import decode
 from locktender.store.history import CLIENT
 from locktender.store.protocol import (
     AuditState,
@@ -153,9 +154,22 @@ class SqliteUpkeep:
     async def keep_logs(self, rows: list[LogRow]) -> None:
         await self._write(lambda tx: tx.each("log_add", rows))
 
+    async def failed_lately(self, limit: int) -> list[RunRow]:
+        return await self._look(lambda tx: decode.runs(tx.all("runs_failed_lately", limit)))
+
     async def logs(self, where: LogFilter) -> list[LogRow]:
         given = where.run, where.task, *where.after, where.limit
         return [LogRow(*row) for row in await self._look(lambda tx: tx.all("logs_list", *given))]
+
+    async def newest_logs(self, where: NewestLogs) -> list[NamedLog]:
+        of_task = where.task is not None
+        name = "logs_newest_of_task" if of_task else "logs_newest"
+        given = where.task if of_task else where.run, *where.before, where.limit
+        rows = await self._look(lambda tx: tx.all(name, *given))
+        return [NamedLog(LogRow(*log), node, idx) for *log, node, idx in rows]
+
+    async def log_total(self, run: int, task: int | None, most: int) -> LogTotal:
+        return LogTotal(*await self._look(lambda tx: tx.row("log_total", run, task, most)))
 
     async def log_counts(self, run: int, task: int | None = None) -> dict[tuple[int, int], int]:
         rows = await self._look(lambda tx: tx.all("log_counts", run, task))

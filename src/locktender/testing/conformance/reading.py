@@ -8,8 +8,9 @@ import asyncio
 import pytest
 
 from locktender.base.changes import End
+from locktender.base.clock import SECOND
 from locktender.base.errors import NotFound
-from locktender.base.model import Request
+from locktender.base.model import LogRow, NewestLogs, Request
 from locktender.store.protocol import (
     BEGINNING,
     LATEST,
@@ -34,6 +35,54 @@ from locktender.testing.conformance.world import (
 
 
 class TestLooking:
+    async def test_the_newest_lines_of_a_run_are_read_first(self, world: StoreScene) -> None:
+        store = await world.open()
+        _, run, pairs = await offered(store, tasks=3)
+        (first, a), (second, b), (third, c) = pairs
+        rows = [
+            LogRow(first, a, 1, b"lines", 5, last_at=30),
+            LogRow(second, b, 1, b"lines", 7, last_at=10),
+            LogRow(third, c, 1, b"lines", 2, last_at=20),
+        ]
+        await store.keep_logs([*rows, LogRow(first + (1 << 20), 7, 1, b"of another run", 9, 99)])
+        await store.keep_logs([rows[1]._replace(lines=8, last_at=40)])
+
+        found = await store.newest_logs(NewestLogs(run))
+        assert [(each.row.task, each.row.last_at) for each in found] == [
+            (second, 40),
+            (first, 30),
+            (third, 20),
+        ]
+        assert [(each.node, each.idx) for each in found] == [
+            (task.node, task.idx)
+            for each in found
+            for task in await store.tasks(run)
+            if task.id == each.row.task
+        ]
+        assert await store.newest_logs(NewestLogs(run, limit=2)) == found[:2]
+        last = found[1].row
+        place = last.last_at, last.task, last.token
+        assert await store.newest_logs(NewestLogs(run, before=place)) == found[2:]
+        assert await store.newest_logs(NewestLogs(run, third)) == found[2:]
+        assert await store.newest_logs(NewestLogs(run, third, (20, third, c))) == []
+        assert await store.log_total(run, None, 10) == (3, 15)
+        assert (await store.log_total(run, None, 2)).attempts == 2
+        assert await store.log_total(run, third, 10) == (1, 2)
+        assert await store.log_total(run + 2, None, 10) == (0, 0)
+
+    async def test_failed_runs_are_read_by_their_end(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        rows = await submit(store, *(new_run() for _ in range(5)))
+        await leader.start(*(row.seq for row in rows))
+        ends = ((3, "timed_out"), (0, "failed"), (4, "succeeded"), (2, "failed"))
+        for at, state in ends:
+            world.clock.advance(SECOND)
+            await leader.end(rows[at].seq, state)
+        found = [row.id for row in await store.failed_lately(10)]
+        assert found == [rows[at].id for at in (2, 0, 3)]
+        assert [row.id for row in await store.failed_lately(1)] == found[:1]
+
     async def test_runs_by_key_newest_first(self, world: StoreScene) -> None:
         store = await world.open()
         leader = await SceneLeader.stand(store)

@@ -267,8 +267,8 @@ def _with_notes(attempt: Attempt, outcome: Outcome) -> Outcome:
     task running for ever."""
     try:
         if attempt.lines is not None:
-            body, count = attempt.lines.body()
-            outcome = outcome._replace(log=body, log_lines=count)
+            body, count, last_at = attempt.lines.body()
+            outcome = outcome._replace(log=body, log_lines=count, log_at=last_at)
         if attempt.progress is not None:
             attempt.progress.forget(attempt.token)
         if attempt.span is not None:

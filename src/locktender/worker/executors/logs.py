@@ -104,16 +104,15 @@ class CapturedLines:
         """How many lines there were, also those that were dropped."""
         return self._dropped + len(self._lines)
 
-    def peek(self) -> tuple[bytes, int]:
-        """As it is stored while the attempt runs, and how many lines there were."""
+    def peek(self) -> tuple[bytes, int, int]:
+        """As it is stored while the attempt runs, how many lines there were, and when the newest was logged."""
         with _all.lock:
-            log, count = AttemptLog(self._dropped, list(self._lines)), self.count
-        return encode_log(log), count
+            log = AttemptLog(self._dropped, list(self._lines))
+        return _stored(log)
 
-    def body(self) -> tuple[bytes, int]:
-        """As it is stored at the end of the attempt, and how many lines there were."""
-        log = self.take(last=True)
-        return encode_log(log), log.dropped + len(log.lines)
+    def body(self) -> tuple[bytes, int, int]:
+        """The same at the end of the attempt."""
+        return _stored(self.take(last=True))
 
     def _count(self, size: int) -> None:
         self._bytes += size
@@ -123,6 +122,11 @@ class CapturedLines:
         return (
             len(self._lines) > MAX_LINES or self._bytes > MAX_BYTES or _all.bytes > MAX_KEPT_BYTES
         )
+
+
+def _stored(log: AttemptLog) -> tuple[bytes, int, int]:
+    last_at = max((line.at for line in log.lines), default=0)
+    return encode_log(log), log.dropped + len(log.lines), last_at
 
 
 def install() -> None:

@@ -142,6 +142,8 @@ class Outcome(NamedTuple):
     """What its body logged, ready to be stored."""
     log_lines: int = 0
     """How many lines it logged, also those that were dropped."""
+    log_at: int = 0
+    """Of the newest of them."""
 
 
 class Stopping(NamedTuple):

@@ -124,6 +124,8 @@ CREATE TABLE locktender.run (
 ) WITH (fillfactor = 70);
 
 CREATE INDEX run_state ON locktender.run (state, seq);
+-- Those that failed last.
+CREATE INDEX run_failed ON locktender.run (ended_at) WHERE state IN ('failed', 'timed_out');
 CREATE INDEX run_key ON locktender.run (key, state) WHERE key IS NOT NULL;
 CREATE INDEX run_deadline ON locktender.run (deadline_at) WHERE state = 'queued' AND deadline_at IS NOT NULL;
 CREATE INDEX run_waits_for ON locktender.run (waits_for) WHERE waits_for IS NOT NULL;
@@ -585,15 +587,18 @@ CREATE FUNCTION locktender.history_place() RETURNS text LANGUAGE sql STABLE AS $
 $$;
 
 -- What bodies logged: one row per attempt that logged anything, written by its worker while it runs and before
--- its end. `lines`: how many it has logged in all, also those that were dropped.
+-- its end. `lines`: how many it has logged in all, also those that were dropped. `last_at`: of its newest line;
+-- the newest lines of a run are found by it.
 CREATE TABLE locktender.log (
     task bigint NOT NULL,
     token bigint NOT NULL,
     attempt bigint NOT NULL,
-    body bytea NOT NULL,
     lines bigint NOT NULL,
+    last_at bigint NOT NULL,
+    body bytea NOT NULL,
     PRIMARY KEY (task, token)
 );
+CREATE INDEX log_newest ON locktender.log ((task >> 20), last_at, task, token);
 
 -- Workers that a leader asked for, from before it asks until they are gone: the next leader counts them too.
 CREATE TABLE locktender.asked_worker (

@@ -135,6 +135,15 @@ SELECT
     dispatch_deadline_us, output, error, trace
 FROM locktender.run WHERE id COLLATE "C" >= $1 AND id COLLATE "C" < $2 ORDER BY id COLLATE "C" LIMIT $3
 
+-- name: runs_failed_lately
+-- Runs that failed or timed out, the one that ended last first.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error, trace
+FROM locktender.run WHERE state IN ('failed', 'timed_out') AND kind <> 'hold'
+ORDER BY ended_at DESC LIMIT $1::bigint
+
 -- name: runs_with_key
 -- Runs that have a key, newest first.
 SELECT
@@ -233,10 +242,34 @@ FROM unnest($1::bigint[]) v (id) JOIN locktender.task t ON t.id = v.id
 
 -- name: logs_list
 -- What attempts of a run logged, by task and token.
-SELECT task, token, attempt, body, lines FROM locktender.log
+SELECT task, token, attempt, body, lines, last_at FROM locktender.log
 WHERE task >= $1::bigint << 20 AND task < ($1::bigint + 1) << 20 AND ($2::bigint IS NULL OR task = $2)
     AND (task, token) > ($3::bigint, $4::bigint)
 ORDER BY task, token LIMIT $5::bigint
+
+-- name: logs_newest
+-- Attempts of a run that have logged, the one with the newest line first; behind a place.
+SELECT l.task, l.token, l.attempt, l.body, l.lines, l.last_at, t.node, t.idx
+FROM locktender.log l JOIN locktender.task t ON t.id = l.task
+WHERE l.task >> 20 = $1::bigint
+    AND (l.last_at, l.task, l.token) < ($2::bigint, $3::bigint, $4::bigint)
+ORDER BY l.last_at DESC, l.task DESC, l.token DESC LIMIT $5::bigint
+
+-- name: logs_newest_of_task
+-- The same of one task.
+SELECT l.task, l.token, l.attempt, l.body, l.lines, l.last_at, t.node, t.idx
+FROM locktender.log l JOIN locktender.task t ON t.id = l.task
+WHERE l.task = $1::bigint
+    AND (l.last_at, l.task, l.token) < ($2::bigint, $3::bigint, $4::bigint)
+ORDER BY l.last_at DESC, l.task DESC, l.token DESC LIMIT $5::bigint
+
+-- name: log_total
+-- How many attempts of a run have logged, and how many lines; of a bounded number of them.
+SELECT count(*), coalesce(sum(lines), 0)::bigint FROM (
+    SELECT lines FROM locktender.log
+    WHERE task >= $1::bigint << 20 AND task < ($1::bigint + 1) << 20 AND ($2::bigint IS NULL OR task = $2::bigint)
+    LIMIT $3::bigint
+) l
 
 -- name: log_counts
 -- How many lines each attempt of a run has logged.

@@ -117,9 +117,10 @@ RETURNING t.id, CASE WHEN o.state = 'running' THEN o.change ELSE o.declined END 
 
 -- name: log_add
 -- What attempts logged so far; a repetition, and what comes late, changes nothing.
-INSERT INTO locktender.log (task, token, attempt, body, lines)
-SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[])
-ON CONFLICT (task, token) DO UPDATE SET body = excluded.body, lines = excluded.lines
+INSERT INTO locktender.log (task, token, attempt, body, lines, last_at)
+SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[], $6::bigint[])
+ON CONFLICT (task, token) DO UPDATE
+SET body = excluded.body, lines = excluded.lines, last_at = excluded.last_at
 WHERE excluded.lines > log.lines
 
 -- name: orders_of

@@ -66,6 +66,8 @@ CREATE TABLE run (
 );
 
 CREATE INDEX run_state ON run (state, seq);
+-- Those that failed last.
+CREATE INDEX run_failed ON run (ended_at) WHERE state IN ('failed', 'timed_out');
 CREATE INDEX run_key ON run (key, state) WHERE key IS NOT NULL;
 CREATE INDEX run_waits_for ON run (waits_for) WHERE waits_for IS NOT NULL;
 
@@ -423,15 +425,18 @@ CREATE TABLE event_reader (
 ) WITHOUT ROWID;
 
 -- What bodies logged: one row per attempt that logged anything, written by its worker while it runs and before
--- its end. `lines`: how many it has logged in all, also those that were dropped.
+-- its end. `lines`: how many it has logged in all, also those that were dropped. `last_at`: of its newest line;
+-- the newest lines of a run are found by it. The body is last: what stands behind it takes a walk over its pages.
 CREATE TABLE log (
     task INTEGER NOT NULL,
     token INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
-    body BLOB NOT NULL,
     lines INTEGER NOT NULL,
+    last_at INTEGER NOT NULL,
+    body BLOB NOT NULL,
     PRIMARY KEY (task, token)
 );
+CREATE INDEX log_newest ON log (task >> 20, last_at, task, token);
 
 -- Workers that a leader asked for, from before it asks until they are gone: the next leader counts them too.
 CREATE TABLE asked_worker (

@@ -128,6 +128,15 @@ SELECT
     dispatch_deadline_us, output, error, trace
 FROM run WHERE id >= ? AND id < ? ORDER BY id LIMIT ?
 
+-- name: runs_failed_lately
+-- Runs that failed or timed out, the one that ended last first.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error, trace
+FROM run INDEXED BY run_failed WHERE state IN ('failed', 'timed_out') AND kind <> 'hold'
+ORDER BY ended_at DESC LIMIT ?
+
 -- name: runs_with_key
 -- Runs that have a key, newest first.
 SELECT
@@ -237,10 +246,34 @@ FROM json_each(?) v CROSS JOIN task t ON t.id = v.value
 
 -- name: logs_list
 -- What attempts of a run logged, by task and token.
-SELECT task, token, attempt, body, lines FROM log
+SELECT task, token, attempt, body, lines, last_at FROM log
 WHERE task >= ?1 << 20 AND task < (?1 + 1) << 20 AND (?2 IS NULL OR task = ?2)
     AND (task, token) > (?3, ?4)
 ORDER BY task, token LIMIT ?5
+
+-- name: logs_newest
+-- Attempts of a run that have logged, the one with the newest line first; behind a place.
+SELECT l.task, l.token, l.attempt, l.body, l.lines, l.last_at, t.node, t.idx
+FROM log l JOIN task t ON t.id = l.task
+WHERE l.task >> 20 = ?1
+    AND (l.last_at, l.task, l.token) < (?2, ?3, ?4)
+ORDER BY l.last_at DESC, l.task DESC, l.token DESC LIMIT ?5
+
+-- name: logs_newest_of_task
+-- The same of one task.
+SELECT l.task, l.token, l.attempt, l.body, l.lines, l.last_at, t.node, t.idx
+FROM log l JOIN task t ON t.id = l.task
+WHERE l.task = ?1
+    AND (l.last_at, l.task, l.token) < (?2, ?3, ?4)
+ORDER BY l.last_at DESC, l.task DESC, l.token DESC LIMIT ?5
+
+-- name: log_total
+-- How many attempts of a run have logged, and how many lines; of a bounded number of them.
+SELECT count(*), coalesce(sum(lines), 0) FROM (
+    SELECT lines FROM log
+    WHERE task >= ?1 << 20 AND task < (?1 + 1) << 20 AND (?2 IS NULL OR task = ?2)
+    LIMIT ?3
+) l
 
 -- name: log_counts
 -- How many lines each attempt of a run has logged.

@@ -97,8 +97,9 @@ FROM v WHERE task.id = v.id
 
 -- name: log_add
 -- What attempts logged so far; a repetition, and what comes late, changes nothing.
-INSERT INTO log (task, token, attempt, body, lines) VALUES /*rows*/ (?, ?, ?, ?, ?)
-ON CONFLICT (task, token) DO UPDATE SET body = excluded.body, lines = excluded.lines
+INSERT INTO log (task, token, attempt, body, lines, last_at) VALUES /*rows*/ (?, ?, ?, ?, ?, ?)
+ON CONFLICT (task, token) DO UPDATE
+SET body = excluded.body, lines = excluded.lines, last_at = excluded.last_at
 WHERE excluded.lines > log.lines
 
 -- name: orders_of
