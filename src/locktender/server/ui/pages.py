@@ -158,6 +158,11 @@ class View:
         headers = self.request.headers
         return headers.get("hx-target", "") if headers.get("hx-request") == "true" else ""
 
+    @property
+    def seen(self) -> str:
+        """What the page shows already, as its block said (`hx-headers`); empty: the whole page is asked for."""
+        return self.request.headers.get("x-seen", "") if self.fragment else ""
+
     def own(self, tags: Mapping[str, str]) -> dict[str, Any]:
         """A filter by tags, bound to those of the principal."""
         return own_tags(self.principal, tags)
