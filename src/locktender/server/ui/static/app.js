@@ -97,7 +97,7 @@
   const part = () => { leave?.(); leave = null; };
   const follow = () => {
     if (!$("[data-live]")) { pulse?.remove(); return; }
-    if (navigator.locks && globalThis.BroadcastChannel) {  // not by plain http from another host
+    if (navigator.locks && globalThis.BroadcastChannel) {
       pages = new BroadcastChannel("locktender-live");
       pages.onmessage = ({ data }) => { if (data !== "ask") hear(data); else if (said) pages.postMessage(said); };
     }
@@ -107,7 +107,6 @@
   };
   document.addEventListener("htmx:beforeRequest", (event) => {
     busy += 1;
-    event.detail.began = performance.now();
     event.detail.xhr.began = performance.now();
   });
   document.addEventListener("htmx:afterRequest", (event) => {
@@ -117,20 +116,12 @@
     if (event.detail.elt.matches?.("[data-live]")) pause = Math.max(1000, 20 * took);
   });
 
-  document.addEventListener("htmx:beforeSwap", (event) => {
-    // An error page of a proxy does not take the place of what is shown.
-    const { xhr, elt } = event.detail;
-    if (xhr.status >= 400 && elt.matches?.("[data-live]") && !xhr.getResponseHeader("hx-retarget")) event.detail.shouldSwap = false;
-  });
-
   // -- morphing keeps what the reader has opened, typed and chosen ------------------------------
   const keeps = (attribute, node) => {
     if (attribute === "open" && (node.tagName === "DETAILS" || node.tagName === "DIALOG")) return false;
     if (attribute === "aria-selected" || attribute === "data-current") return false;
-    if (attribute === "value" && "defaultValue" in node) return node !== document.activeElement && node.value === node.defaultValue;
-    if (attribute === "checked") return node !== document.activeElement && node.checked === node.defaultChecked;
-    if (attribute === "selected") return node.selected === node.defaultSelected;
-    return true;
+    if ((attribute === "value" || attribute === "checked") && node === document.activeElement) return false;
+    return attribute !== "value" || node.value === (node.defaultValue ?? node.value);
   };
   const morphs = (old, fresh) => {
     if (old.dataset?.chart === undefined) return true;
@@ -205,7 +196,7 @@
   const isDark = () => root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   const toggleTheme = () => {
     root.dataset.theme = isDark() ? "light" : "dark";
-    try { localStorage.setItem("theme", root.dataset.theme); } catch (error) { /* storage may be off */ }
+    try { localStorage.setItem("theme", root.dataset.theme); } catch (error) {  }
     redraw();
     document.dispatchEvent(new CustomEvent("themed"));
   };
@@ -250,19 +241,18 @@
   });
   const place = (toast) => {
     const form = $("#dialog[open] form");
-    if (toast?.classList.contains("bad") && form) {  // the note belongs to the form, which stays open
+    if (toast?.classList.contains("bad") && form) {
       $(".toast", form)?.remove();
-      form.querySelector(".buttons").before(toast);
+      $(".buttons", form).before(toast);
     } else if (toast) setTimeout(() => toast.remove(), 12000);
   };
   const unanswered = (event) => {
-    if (event.detail.elt.matches?.("[data-live]")) return;  // the mark of the stream says so
-    const toast = Object.assign(document.createElement("div"), { className: "toast bad unanswered" });
-    toast.dataset.toast = "";
+    if (event.detail.elt.matches?.("[data-live]")) return;
+    const toast = document.createElement("div");
+    toast.className = "toast bad";
     toast.textContent = "The server does not answer. " + (event.detail.requestConfig.verb === "get" ? "Try again in a moment."
-      : "It is not known whether the change was made: look before you send it again.");
-    $("#toasts .unanswered")?.remove();
-    $("#toasts").append(toast);
+      : "It is not known whether the change was made.");
+    $("#toasts").replaceChildren(toast);
     place(toast);
   };
   document.addEventListener("htmx:sendError", unanswered);
@@ -278,11 +268,12 @@
   const nameOf = (each) => each.id || $$("a", each).slice(0, 2).map((link) => link.href).join(" ")
     || $("time", each)?.dateTime || each.firstElementChild.textContent;
   const mark = () => {
-    const all = rows(), seen = new Map();
+    const all = rows(), seen = new Set();
     const names = all.map((each) => {
-      const name = nameOf(each), count = seen.get(name) || 0;
-      seen.set(name, count + 1);
-      return `${count} ${name}`;
+      let name = nameOf(each);
+      while (seen.has(name)) name += "+";
+      seen.add(name);
+      return name;
     });
     const at = names.indexOf(chosen);
     if (at >= 0) row = at;
@@ -328,7 +319,7 @@
     setInterval(beat, 1000);
     drawAll();
     // On a phone the tab or page that is shown may lie beyond the edge of its row.
-    for (const each of document.querySelectorAll(".tabs [aria-current], .side nav [aria-current]")) {
+    for (const each of $$(".tabs [aria-current], .side nav [aria-current]")) {
       const row = each.parentElement, box = each.getBoundingClientRect(), edge = row.getBoundingClientRect();
       if (box.right > edge.right) row.scrollLeft += box.right - edge.right + 24;
     }
