@@ -140,18 +140,48 @@ def test_a_failed_run_shows_its_traceback_and_is_retried(
         expect(page.locator("h1")).to_have_text(NAME)
         expect(page.locator(".json").first).to_contain_text("onerror")
         page.go_back()
+        expect(page.locator("#pulse")).to_have_attribute("data-state", "live")
+        page.evaluate("window.marked = true")
         mended.touch()
         page.get_by_role("button", name="Retry").click()
         confirm(page, "Queue it again")
         expect(page.locator("#toasts .toast")).to_contain_text("queued again")
-        page.goto(f"{server.origin}/runs/{run}")
         expect(page.locator("h1 + .state")).to_have_text("succeeded")
         expect(page.locator(".run-head")).to_contain_text("1 time run again")
         page.get_by_role("button", name="Run again from …").click()
         page.locator("#dialog select").select_option(NAME)
         confirm(page, "Queue it again")
-        page.goto(f"{server.origin}/runs/{run}")
         expect(page.locator(".run-head")).to_contain_text("2 times run again")
+        expect(page.locator("h1 + .state")).to_have_text("succeeded")
+        unloaded(page)
+
+
+def test_open_pages_of_a_failed_run_follow_when_somebody_retries_it(
+    server: PageServer, context: BrowserContext, tmp_path: Path
+):
+    mended = tmp_path / "mended"
+    run = server.submit("pages broken", {"text": "a", "mended": str(mended)})
+    server.until(run, "failed")
+    task = server.ask(f"/runs/{run}/tasks")["tasks"][0]["id"]
+    with (
+        opened(context, f"{server.origin}/runs/{run}") as page,
+        opened(context, f"{server.origin}/runs/{run}/tasks/{task}") as part,
+    ):
+        for each in (page, part):
+            each.evaluate("window.marked = true")
+            expect(each.locator("h1 + .state")).to_have_text("failed")
+            expect(each.locator("#pulse")).to_have_attribute("data-state", "live")
+        expect(page.locator("#timeline")).to_have_attribute("data-ready", "1")
+
+        mended.touch()
+        server.ask(f"/runs/{run}/retry", {})
+
+        expect(page.locator("h1 + .state")).to_have_text("succeeded")
+        expect(page.locator(".node.n-completed")).to_have_count(1)
+        expect(page.locator("#timeline")).not_to_have_attribute("data-ready", "1")
+        expect(part.locator("h1 + .state")).to_have_text("completed")
+        for each in (page, part):
+            unloaded(each)
 
 
 def test_a_run_is_paused_resumed_and_cancelled(

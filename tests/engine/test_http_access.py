@@ -383,6 +383,21 @@ async def test_nobody_is_sent_elsewhere_after_the_login(world: World, target: st
     assert answer.headers["location"] == "/"
 
 
+async def test_a_page_whose_session_has_ended_keeps_its_place(world: World):
+    browser = Browser(world.port)
+    for here, target in (
+        (f"{browser.origin}/runs?status=queued&tags=a%3Db#r-1", "/runs%3Fstatus%3Dqueued%26tags%3Da%253Db"),
+        (f"{browser.origin}.evil.example/runs", "/"),
+        (f"{browser.origin}//evil.example/runs", "/"),
+        ("https://evil.example/runs", "/"),
+        ("javascript:alert(1)", "/"),
+        ("", "/"),
+    ):  # fmt: skip
+        answer = await browser.send("GET", "/runs/x/cancel", hx_request="true", hx_current_url=here)
+        assert answer.status == 401
+        assert answer.headers["hx-redirect"] == f"/login?next={target}", here
+
+
 async def test_a_change_by_cookie_needs_origin_and_page_token(world: World):
     browser = await logged_in(world, world.tokens["operate"])
     csrf = csrf_of(world, browser)

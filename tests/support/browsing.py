@@ -79,16 +79,16 @@ class Site:
         eventually(lambda: self.state(run) in states, timeout=60)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
 
 
 @contextmanager
-def site(folder: Path, *options: str) -> Iterator[Site]:
-    """`locktender dev` on the flows of `ui_steps`."""
-    port = _free_port()
+def site(folder: Path, *options: str, port: int = 0) -> Iterator[Site]:
+    """`locktender dev` on the flows of `ui_steps`, on any free port if none is given."""
+    port = port or free_port()
     found = Site(f"http://127.0.0.1:{port}", folder)
     command = [sys.executable, "-m", "locktender", "dev", str(STEPS), "--port", str(port), *options]
     with (folder / "server.log").open("wb") as log:

@@ -41,7 +41,7 @@ from locktender.server.api.answers import (
     status_of,
 )
 from locktender.server.api.login import login_url
-from locktender.server.api.principal import Principal, Scope
+from locktender.server.api.principal import Principal, Scope, own_origin
 from locktender.server.api.routing import Api, ApiCall
 from locktender.server.api.tenancy import (
     Tenant,
@@ -157,6 +157,11 @@ class View:
         """The block that htmx asks for; empty: the whole page."""
         headers = self.request.headers
         return headers.get("hx-target", "") if headers.get("hx-request") == "true" else ""
+
+    @property
+    def seen(self) -> str:
+        """What the page shows already, as its block said (`hx-headers`); empty: the whole page is asked for."""
+        return self.request.headers.get("x-seen", "") if self.fragment else ""
 
     def own(self, tags: Mapping[str, str]) -> dict[str, Any]:
         """A filter by tags, bound to those of the principal."""
@@ -384,10 +389,17 @@ async def _read_form(view: View) -> None:
 
 def _to_login(request: Request) -> Response:
     asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    where = login_url(asked if request.method == "GET" else "/")
     if request.headers.get("hx-request") == "true":
-        return Response(status_code=401, headers={**HEADERS, "hx-redirect": login_url("/")})
-    return RedirectResponse(where, 303, HEADERS)
+        where = login_url(_page_of(request))
+        return Response(status_code=401, headers={**HEADERS, "hx-redirect": where})
+    return RedirectResponse(login_url(asked if request.method == "GET" else "/"), 303, HEADERS)
+
+
+def _page_of(request: Request) -> str:
+    """The page of this server that htmx asks from: what it asks for may be a dialog."""
+    page = request.headers.get("hx-current-url", "")
+    origin = own_origin(request)
+    return page.removeprefix(origin).partition("#")[0] if page.startswith(f"{origin}/") else "/"
 
 
 TITLES = {

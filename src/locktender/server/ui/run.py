@@ -122,6 +122,8 @@ async def show_run(view: View) -> Response:
     tab = view.query("tab")
     tab = tab if tab in TABS else ""
     ended = info.state in TERMINAL_RUNS
+    if ended and tab != "logs" and view.seen == f"{info.state} {info.generation}":
+        return Response(status_code=204, headers=HEADERS)  # only late log lines still come
     why = None if ended else await _why(view, run, info)
     asked = view.query("state")
     states = tuple(each for each in asked.split(",") if each) if asked in GROUPS else ()

@@ -27,6 +27,9 @@
       const text = "since" in each.dataset ? spoken(passed)
         : Math.abs(passed) < 1 ? "just now" : passed < 0 ? `in ${spoken(passed)}` : `${spoken(passed)} ago`;
       if (each.textContent !== text) each.textContent = text;
+      const lease = each.closest("[data-lease]");
+      lease?.classList.toggle("lease-over", passed >= 0);
+      lease?.classList.toggle("lease-near", passed < 0 && passed > -5);
     }
   };
 
@@ -36,10 +39,10 @@
     if (pulse) { pulse.dataset.state = state; pulse.lastElementChild.textContent = text; }
   };
   let dirty = false, busy = 0, last = 0, pause = 1000, timer = 0;
-  const held = () => document.hidden || busy > 0 || $("dialog[open]") || String(getSelection()).length > 1;
+  const held = () => busy > 0 || $("dialog[open]") || String(getSelection()).length > 1;
   const refresh = () => {
     timer = 0;
-    if (!dirty) return;
+    if (!dirty || document.hidden) return;
     const wait = last + pause - performance.now();
     if (held() || wait > 0) { timer = setTimeout(refresh, Math.max(250, wait)); return; }
     dirty = false;
@@ -47,25 +50,63 @@
     for (const each of $$("[data-live]")) htmx.trigger(each, "live");
   };
   const changed = () => { dirty = true; if (!timer) refresh(); };
+  const beat = () => {
+    tick();
+    const seconds = Math.min(...$$("[data-every]").map((each) => Number(each.dataset.every)));
+    if (performance.now() - last > 1000 * seconds - 200) changed();
+  };
+
+  // A browser has six connections to a server for all of its pages. So only one page follows the stream, the one
+  // that has the lock, and tells the others. A hidden page gives the lock up: the browser may freeze it.
+  let pages = null, source = null, again = 0, said = "", before = false, leave = null;
+  const hear = (what) => {
+    if (what === "lost") { show("lost", "reconnecting"); return; }
+    show("live", "live");
+    // "ready": the stream is new, and a page that was here before it may have missed a change.
+    if (what === "changed" || (before ? what === "ready" : $("[data-stale]"))) changed();
+    before = true;
+  };
+  const tell = (what) => {
+    said = what === "lost" ? "lost" : "live";
+    hear(what);
+    pages?.postMessage(what);
+  };
+  const open = () => {
+    source = new EventSource("/ui/live");
+    source.addEventListener("ready", () => tell("ready"));
+    source.addEventListener("changed", () => tell("changed"));
+    source.onerror = (event) => {
+      tell("lost");
+      // The server refuses the stream: the browser does not try again, and the page may have to log in.
+      if (event.target.readyState === EventSource.CLOSED) { changed(); again = setTimeout(open, 5000); }
+    };
+  };
+  const close = () => { clearTimeout(again); source?.close(); source = null; said = ""; };
+  const alone = () => { leave = close; open(); };
+  const join = () => {
+    if (leave || document.hidden) return;
+    if (!pages) { alone(); return; }
+    const waiting = new AbortController();
+    leave = () => waiting.abort();
+    pages.postMessage("ask");
+    navigator.locks.request("locktender-live", { signal: waiting.signal }, () => new Promise((done) => {
+      leave = () => { close(); done(); };
+      open();
+    })).catch((error) => { if (error.name !== "AbortError") alone(); });
+  };
+  const part = () => { leave?.(); leave = null; };
   const follow = () => {
     if (!$("[data-live]")) { pulse?.remove(); return; }
-    const source = new EventSource("/ui/live");
-    let before = false;
-    source.addEventListener("ready", () => {
-      show("live", "live");
-      if (before || $("[data-stale]")) changed();
-      before = true;
-    });
-    source.addEventListener("changed", changed);
-    source.onerror = () => show("lost", "reconnecting");
-    addEventListener("pagehide", () => source.close());
-    const seconds = Math.min(...$$("[data-every]").map((each) => Number(each.dataset.every)));
-    if (Number.isFinite(seconds)) setInterval(changed, seconds * 1000);
+    if (navigator.locks && globalThis.BroadcastChannel) {
+      pages = new BroadcastChannel("locktender-live");
+      pages.onmessage = ({ data }) => { if (data !== "ask") hear(data); else if (said) pages.postMessage(said); };
+    }
+    document.addEventListener("visibilitychange", () => { if (document.hidden) part(); else { join(); refresh(); } });
+    addEventListener("pagehide", part);
+    join();
   };
-  document.addEventListener("visibilitychange", () => { if (!document.hidden && dirty) refresh(); });
   document.addEventListener("htmx:beforeRequest", (event) => {
     busy += 1;
-    event.detail.began = performance.now();
     event.detail.xhr.began = performance.now();
   });
   document.addEventListener("htmx:afterRequest", (event) => {
@@ -78,9 +119,9 @@
   // -- morphing keeps what the reader has opened, typed and chosen ------------------------------
   const keeps = (attribute, node) => {
     if (attribute === "open" && (node.tagName === "DETAILS" || node.tagName === "DIALOG")) return false;
-    if (attribute === "aria-selected") return false;
+    if (attribute === "aria-selected" || attribute === "data-current") return false;
     if ((attribute === "value" || attribute === "checked") && node === document.activeElement) return false;
-    return true;
+    return attribute !== "value" || node.value === (node.defaultValue ?? node.value);
   };
   const morphs = (old, fresh) => {
     if (old.dataset?.chart === undefined) return true;
@@ -99,6 +140,17 @@
     : value >= 1e6 ? `${+(value / 1e6).toPrecision(3)}M` : value >= 1e4 ? `${+(value / 1e3).toPrecision(3)}k`
       : String(+value.toPrecision(3));
   const clock = (at, exact) => new Date(1000 * at).toTimeString().slice(0, exact ? 8 : 5);
+  const dots = (plot) => {
+    // uPlot draws lines between values; one that has none beside it is a dot.
+    const area = plot.ctx, radius = 2 * devicePixelRatio;
+    plot.data.slice(1).forEach((values, at) => values.forEach((value, place) => {
+      if (value == null || values[place - 1] != null || values[place + 1] != null) return;
+      area.beginPath();
+      area.arc(plot.valToPos(plot.data[0][place], "x", true), plot.valToPos(value, "y", true), radius, 0, 2 * Math.PI);
+      area.fillStyle = plot.series[at + 1].stroke();
+      area.fill();
+    }));
+  };
   const plots = new Map();
   const draw = (box) => {
     if (!globalThis.uPlot) return;
@@ -120,6 +172,7 @@
         width: 1.5, dash: each.dash, points: { show: false },
       }))],
       hooks: {
+        draw: [dots],
         setCursor: [(self) => {
           const at = self.cursor.idx, said = $(".said", box.parentElement);
           if (!said) return;
@@ -143,7 +196,7 @@
   const isDark = () => root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   const toggleTheme = () => {
     root.dataset.theme = isDark() ? "light" : "dark";
-    try { localStorage.setItem("theme", root.dataset.theme); } catch (error) { /* storage may be off */ }
+    try { localStorage.setItem("theme", root.dataset.theme); } catch (error) {  }
     redraw();
     document.dispatchEvent(new CustomEvent("themed"));
   };
@@ -184,30 +237,59 @@
       event.detail.target.showModal();
       $("input:not([type=hidden]), textarea, select", event.detail.target)?.focus();
     }
-    if (event.detail.target.id === "toasts") {
-      const toast = event.detail.target.lastElementChild;
-      const open = $("#dialog[open] form");
-      if (toast?.classList.contains("bad") && open) {  // the note belongs to the form, which stays open
-        $(".toast", open)?.remove();
-        open.querySelector(".buttons").before(toast);
-      } else if (toast) setTimeout(() => toast.remove(), 12000);
-    }
+    if (event.detail.target.id === "toasts") place(event.detail.target.lastElementChild);
   });
+  const place = (toast) => {
+    const form = $("#dialog[open] form");
+    if (toast?.classList.contains("bad") && form) {
+      $(".toast", form)?.remove();
+      $(".buttons", form).before(toast);
+    } else if (toast) setTimeout(() => toast.remove(), 12000);
+  };
+  const unanswered = (event) => {
+    if (event.detail.elt.matches?.("[data-live]")) return;
+    const toast = document.createElement("div");
+    toast.className = "toast bad";
+    toast.textContent = "The server does not answer. " + (event.detail.requestConfig.verb === "get" ? "Try again in a moment."
+      : "It is not known whether the change was made.");
+    $("#toasts").replaceChildren(toast);
+    place(toast);
+  };
+  document.addEventListener("htmx:sendError", unanswered);
+  document.addEventListener("htmx:timeout", unanswered);
   document.addEventListener("stale", changed);
   document.addEventListener("acted", () => { $("#dialog")?.close(); last = 0; changed(); setTimeout(changed, 700); });
   document.addEventListener("htmx:afterSettle", () => { tick(); drawAll(); mark(); });
 
   // -- keyboard ---------------------------------------------------------------------------------
-  let row = -1, go = 0;
+  // The row is remembered by what it shows: others may come before it.
+  let row = -1, chosen = "", go = 0;
   const rows = () => $$("[data-row]");
-  const mark = () => rows().forEach((each, at) => each.toggleAttribute("data-current", at === row));
+  const nameOf = (each) => each.id || $$("a", each).slice(0, 2).map((link) => link.href).join(" ")
+    || $("time", each)?.dateTime || each.firstElementChild.textContent;
+  const mark = () => {
+    const all = rows(), seen = new Set();
+    const names = all.map((each) => {
+      let name = nameOf(each);
+      while (seen.has(name)) name += "+";
+      seen.add(name);
+      return name;
+    });
+    const at = names.indexOf(chosen);
+    if (at >= 0) row = at;
+    all.forEach((each, place) => each.toggleAttribute("data-current", place === at));
+    return { all, names, at };
+  };
   const move = (by) => {
-    const all = rows();
+    const { all, names, at } = mark();
     if (!all.length) return;
-    row = Math.max(0, Math.min(all.length - 1, row + by));
+    // Where the row has gone, the next one stands in its place already.
+    row = Math.max(0, Math.min(all.length - 1, row + (chosen && at < 0 && by > 0 ? 0 : by)));
+    chosen = names[row];
     mark();
     all[row].scrollIntoView({ block: "nearest" });
   };
+  const enter = () => { const { all, at } = mark(); if (at >= 0) $("a", all[at])?.click(); };
   const PLACES = { o: "/", r: "/runs", q: "/queue", p: "/pools", l: "/limits", w: "/workers", s: "/schedules", i: "/inbox" };
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
@@ -224,7 +306,7 @@
       case "g": go = performance.now(); break;
       case "t": toggleTheme(); break;
       case "?": $("#keys").showModal(); break;
-      case "Enter": if (event.target === document.body || event.target.id === "main") $("a", rows()[row] || document.createElement("i"))?.click(); break;
+      case "Enter": if (event.target === document.body || event.target.id === "main") enter(); break;
     }
   });
 
@@ -234,10 +316,10 @@
   const painted = (work) => document.hidden ? work() : requestAnimationFrame(() => setTimeout(work));
   painted(() => {
     tick();
-    setInterval(tick, 1000);
+    setInterval(beat, 1000);
     drawAll();
     // On a phone the tab or page that is shown may lie beyond the edge of its row.
-    for (const each of document.querySelectorAll(".tabs [aria-current], .side nav [aria-current]")) {
+    for (const each of $$(".tabs [aria-current], .side nav [aria-current]")) {
       const row = each.parentElement, box = each.getBoundingClientRect(), edge = row.getBoundingClientRect();
       if (box.right > edge.right) row.scrollLeft += box.right - edge.right + 24;
     }

@@ -492,7 +492,7 @@
   };
   let last = 0, later = 0;
   document.addEventListener("htmx:afterSettle", (event) => {
-    if (event.detail.target?.id !== "live" || !data?.goes_on || pinned || drag) return;
+    if (event.detail.target?.id !== "live" || !data || pinned || drag) return;
     clearTimeout(later);
     later = setTimeout(() => load(true), Math.max(0, last + 2000 - performance.now()));
   });
