@@ -91,21 +91,24 @@ def with_defaults(schema: Schema, value: Any) -> Any:
 
 
 def _filled(value: Any, schema: Schema, defs: Mapping[str, Any], depth: int) -> Any:
-    if depth > MAX_DEPTH or not isinstance(value, dict) or SECRET_KEY in value:
-        return value
+    if depth > MAX_DEPTH or not isinstance(value, dict):
+        return cast("Any", value)
+    given = cast("dict[str, Any]", value)
+    if SECRET_KEY in given:
+        return given
     if "$ref" in schema:
         found = defs.get(str(schema["$ref"]).rpartition("/")[2], {})
-        return _filled(value, cast("Schema", found), defs, depth + 1)
+        return _filled(given, cast("Schema", found), defs, depth + 1)
     several = [each for each in schema.get("anyOf", ()) if each.get("type") != "null"]
     if len(several) == 1:  # X | None; which one of several is meant is not known here
-        return _filled(value, several[0], defs, depth + 1)
-    made = dict(cast("dict[str, Any]", value))
+        return _filled(given, several[0], defs, depth + 1)
+    made = dict(given)
     for name, each in cast("dict[str, Any]", schema.get("properties", {})).items():
         if name in made:
             made[name] = _filled(made[name], each, defs, depth + 1)
         elif "default" in each:
             made[name] = _filled(each["default"], each, defs, depth + 1)
-    return value if made == value else made
+    return given if made == given else made
 
 
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
