@@ -91,8 +91,10 @@ def with_defaults(schema: Schema, value: Any) -> Any:
 
 
 def _filled(value: Any, schema: Schema, defs: Mapping[str, Any], depth: int) -> Any:
-    if depth > MAX_DEPTH or not isinstance(value, dict):
-        return cast("Any", value)
+    if depth > MAX_DEPTH:
+        return value
+    if not isinstance(value, dict):
+        return value
     given = cast("dict[str, Any]", value)
     if SECRET_KEY in given:
         return given
