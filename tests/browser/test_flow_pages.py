@@ -128,10 +128,10 @@ def confirm(page: Page, button: str, **fields: str) -> None:
     """Fills the dialog in and sends it; it has the same as CLI and curl."""
     dialog = page.locator("#dialog")
     expect(dialog).to_be_visible()
-    assert "locktender " in (dialog.locator(".command code").first.text_content() or "")
-    assert "curl" in (dialog.locator(".command code").last.text_content() or "")
     for name, value in fields.items():
         dialog.locator(f"[name={name}]").fill(value)
+    expect(dialog.locator(".command code").first).to_contain_text("locktender ")
+    expect(dialog.locator(".command code").last).to_contain_text("curl")
     dialog.get_by_role("button", name=button, exact=True).click()
     expect(dialog).to_be_hidden()
     expect(page.locator("#toasts .toast.good").last).to_be_visible()
@@ -340,7 +340,9 @@ def test_settings_of_the_engine_are_set_by_a_form(browser: Browser, filled: Fill
         confirm(page, "Set", reason="typing errors")
         expect(strict.locator("td").nth(1)).to_have_text("on")
         boost.get_by_role("button", name="Set").click()
-        expect(page.locator("#dialog code").first).to_have_text("locktender limits set age_boost 0")
+        expect(page.locator("#dialog code").first).to_have_text(
+            f"locktender limits set age_boost 0 --url {filled.site.origin}"
+        )
         confirm(page, "Set")
         for name in ("strict_pools", "age_boost"):
             filled.site.call("POST", f"/limits/{name}/reset")
@@ -411,7 +413,7 @@ def test_commands_and_ids_are_copied(browser: Browser, filled: Filled):
         page.goto(f"/runs/{filled.waiter}")
         for label, text in (
             ("Copy id", filled.waiter),
-            ("CLI", f"locktender why {filled.waiter}"),
+            ("CLI", f"locktender why {filled.waiter} --url {filled.site.origin}"),
             ("curl", f"curl {filled.site.origin}/api/v1/runs/{filled.waiter}"),
         ):
             button = page.locator(".under").get_by_role("button", name=label, exact=True)
@@ -520,8 +522,9 @@ def test_an_empty_overview_names_the_command_to_type_next(browser: Browser, tmp_
     with site(tmp_path) as found, reading(browser, found.origin, viewport=PHONE) as page:
         page.goto("/")
         said = page.locator(".empty .command code").first.inner_text()
-        program, verb, name = shlex.split(said)
+        program, verb, name, *rest = shlex.split(said)
         assert (program, verb) == ("locktender", "submit")
+        assert rest[-2:] == ["--url", found.origin]
         names = [each["name"] for each in found.call("GET", "/flows")["flows"]]
         assert name in names
         page.goto("/inbox")

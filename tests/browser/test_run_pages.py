@@ -46,8 +46,8 @@ def unloaded(page: Page) -> None:
 def confirm(page: Page, button: str) -> None:
     dialog = page.locator("#dialog")
     expect(dialog.locator("summary")).to_have_text("The same as CLI or curl")
-    assert "locktender " in (dialog.locator(".command code").first.text_content() or "")
-    assert "curl " in (dialog.locator(".command code").last.text_content() or "")
+    expect(dialog.locator(".command code").first).to_contain_text("locktender ")
+    expect(dialog.locator(".command code").last).to_contain_text("curl ")
     dialog.get_by_role("button", name=button).click()
     expect(dialog).to_be_hidden()
 
@@ -147,11 +147,11 @@ def test_a_failed_run_shows_its_traceback_and_is_retried(
         confirm(page, "Queue it again")
         expect(page.locator("#toasts .toast")).to_contain_text("queued again")
         expect(page.locator("h1 + .state")).to_have_text("succeeded")
-        expect(page.locator(".run-head")).to_contain_text("1 time run again")
+        expect(page.locator(".run-head")).to_contain_text("run again once")
         page.get_by_role("button", name="Run again from …").click()
         page.locator("#dialog select").select_option(NAME)
         confirm(page, "Queue it again")
-        expect(page.locator(".run-head")).to_contain_text("2 times run again")
+        expect(page.locator(".run-head")).to_contain_text("run again twice")
         expect(page.locator("h1 + .state")).to_have_text("succeeded")
         unloaded(page)
 
@@ -258,7 +258,7 @@ def test_a_worker_is_drained_and_gets_tasks_again(server: PageServer, context: B
 def test_a_schedule_is_paused_resumed_and_run_now(server: PageServer, context: BrowserContext):
     with opened(context, f"{server.origin}/schedules") as page:
         page.evaluate("window.marked = true")
-        expect(page.locator(".empty code")).to_contain_text("locktender schedules set")
+        expect(page.locator(".empty code").last).to_contain_text("locktender schedules set")
         server.ask(
             "/schedules/nightly",
             {
@@ -304,6 +304,8 @@ def test_an_approval_is_answered_by_a_form_of_its_schema(
         expect(dialog.locator("label")).to_have_count(3)
         dialog.locator('input[name="payload.by"]').fill(MARKUP)
         dialog.locator('input[name="payload.amount"]').fill("12")
+        dialog.locator('select[name="payload.ok"]').select_option("yes")
+        expect(dialog.locator(".command")).to_have_count(2)
         confirm(page, "Send")
         expect(page.locator(".empty")).to_contain_text("Nothing waits for an answer")
         unloaded(page)

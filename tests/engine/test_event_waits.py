@@ -73,6 +73,26 @@ def typed(n: int) -> list[Any]:
     return pair(n, answer)
 
 
+class Place(msgspec.Struct):
+    city: str
+    floor: int = 2
+
+
+class Review(msgspec.Struct):
+    verdict: str
+    where: Place | None = None
+    by: str = "nobody"
+    scores: list[int] = []
+    number: int = 0
+
+
+@flow
+def by_members(topic: bool) -> list[Any]:
+    match = {"kind": "review"} if topic else None
+    review = wait_event("review", schema=Review, match=match)
+    return pair([review.verdict, review.by, review.scores, review.number], review.where)
+
+
 @flow
 def with_branches(n: int) -> list[Any]:
     answer = wait_event("approved", timeout="50ms", default=None)
@@ -119,6 +139,24 @@ def client(store_url: str) -> Iterator[Client]:
 
 def waits(run: Any) -> None:
     eventually(lambda: run.status() == RunState.WAITING, timeout=TIMEOUT)
+
+
+LARGE = 2**70
+
+
+@pytest.mark.parametrize("way", ["send", "topic", "token"])
+def test_members_left_out_of_an_event_have_their_defaults(client: Client, way: str):
+    run = client.submit(by_members, way == "topic")
+    waits(run)
+    payload = {"verdict": "yes", "number": LARGE, "where": {"city": "Ulm"}}
+    if way == "send":
+        run.send("review", payload)
+    elif way == "topic":
+        client.events.send("review", payload, match={"kind": "review"})
+    else:
+        [wait] = run.waits()
+        client.events.answer(wait.token, payload)
+    assert run.result(TIMEOUT) == [["yes", "nobody", [], LARGE], {"city": "Ulm", "floor": 2}]
 
 
 def test_g4_an_event_ends_a_wait_and_is_its_result(client: Client):

@@ -7,7 +7,7 @@ import pytest
 
 from locktender.base.errors import InvalidInput
 from locktender.server.ui.run import pretty
-from locktender.server.ui.schema_form import example, form_fields, form_value
+from locktender.server.ui.schema_form import form_fields, form_value
 
 
 class Where(msgspec.Struct):
@@ -29,7 +29,7 @@ def test_plain_members_have_fields_and_the_rest_is_json():
     kinds = {each.label: (each.kind, each.required, each.value) for each in form_fields(SCHEMA)}
 
     assert kinds == {
-        "ok": ("choice", True, "true"),
+        "ok": ("choice", True, ""),
         "by": ("text", True, ""),
         "count": ("number", False, "3"),
         "note": ("text", False, ""),
@@ -45,7 +45,19 @@ def test_a_sent_form_is_the_value():
 
     assert value == {"ok": False, "by": "ann", "count": 7, "where": {"city": "Ulm"}}
     assert msgspec.convert(value, Answer).count == 7
-    assert example(SCHEMA)["by"] == "…"
+
+
+def test_a_text_that_was_cleared_is_empty_and_not_its_default():
+    schema = {"type": "object", "properties": {"by": {"type": "string", "default": "ann"}}}
+
+    assert form_value(schema, {"payload.by": ""}) == {"by": ""}
+    assert form_value(schema, {}) == {}
+
+
+def test_a_number_may_have_a_fraction_and_a_whole_one_may_not():
+    schema = {"type": "object", "properties": {"a": {"type": "number"}, "n": {"type": "integer"}}}
+
+    assert [each.whole for each in form_fields(schema)] == [False, True]
 
 
 def test_without_a_schema_any_json_is_asked_for():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -94,3 +94,21 @@ class PageApproval(msgspec.Struct):
 @flow(name="pages approval")
 def approval(item: str) -> Any:
     return wait_event("page approved", timeout="2d", schema=PageApproval)
+
+
+class PageReview(msgspec.Struct):
+    verdict: Literal["no", "yes"]
+    amount: float
+    sure: bool
+    by: str = ""
+
+
+@step
+async def listed(*values: Any) -> list[Any]:
+    return list(values)
+
+
+@flow(name="pages review")
+def review(item: str = "pen") -> Any:
+    got = wait_event("page review", timeout="2d", schema=PageReview)
+    return listed(got.verdict, got.amount, got.sure, got.by)

@@ -82,6 +82,37 @@ def value_fault(schema: Schema, value: Any, of: str) -> InvalidInput | None:
     return None
 
 
+def with_defaults(schema: Schema, value: Any) -> Any:
+    """`value` with the schema's default for each member of an object that was left out; else the same object.
+
+    A path into the value (`review.by`) finds then what a type with defaults promises.
+    """
+    return _filled(value, schema, schema.get("$defs", {}), 0)
+
+
+def _filled(value: Any, schema: Schema, defs: Mapping[str, Any], depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        return value
+    if not isinstance(value, dict):
+        return value
+    given = cast("dict[str, Any]", value)
+    if SECRET_KEY in given:
+        return given
+    if "$ref" in schema:
+        found = defs.get(str(schema["$ref"]).rpartition("/")[2], {})
+        return _filled(given, cast("Schema", found), defs, depth + 1)
+    several = [each for each in schema.get("anyOf", ()) if each.get("type") != "null"]
+    if len(several) == 1:  # X | None; which one of several is meant is not known here
+        return _filled(given, several[0], defs, depth + 1)
+    made = dict(given)
+    for name, each in cast("dict[str, Any]", schema.get("properties", {})).items():
+        if name in made:
+            made[name] = _filled(made[name], each, defs, depth + 1)
+        elif "default" in each:
+            made[name] = _filled(each["default"], each, defs, depth + 1)
+    return given if made == given else made
+
+
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "null": (type(None),),
     "boolean": (bool,),

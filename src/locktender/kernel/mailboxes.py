@@ -12,11 +12,13 @@ commit that completes the task removes the wait and says which event it took.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
-from locktender.base.announced import value_fault
+from locktender.base.announced import value_fault, with_defaults
 from locktender.base.commits import Commit, EventWait
 from locktender.base.errors import InvalidInput, UnreadableRow
 from locktender.base.graph import AwaitedEvent
@@ -81,10 +83,25 @@ def payload_fault(event: AwaitedEvent, payload: bytes) -> InvalidInput | None:
     """What of a payload does not fit the schema of the wait; None: it fits."""
     if not event.schema:
         return None
+    return value_fault(event.schema, _read(event, payload), f"event {event.name!r}")
+
+
+def delivered_value(event: AwaitedEvent, payload: bytes) -> bytes:
+    """The result of a wait: its payload, with the schema's defaults where it leaves members of objects out."""
+    if not event.schema or not payload.lstrip().startswith(b"{"):
+        return payload
+    value = _read(event, payload)
+    filled = with_defaults(event.schema, value)
+    if filled is value:
+        return payload
+    # Not by msgspec: it encodes no whole number beyond 64 bits, and a payload may have one.
+    return json.dumps(filled, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _read(event: AwaitedEvent, payload: bytes) -> Any:
     try:
-        value = msgspec.json.decode(payload)
+        return msgspec.json.decode(payload)
     except (msgspec.DecodeError, UnicodeError) as error:
         raise UnreadableRow(
             f"the payload of event {event.name!r} cannot be read: {error}"
         ) from error
-    return value_fault(event.schema, value, f"event {event.name!r}")

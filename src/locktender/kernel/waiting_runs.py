@@ -25,7 +25,7 @@ from locktender.base.model import Failure, Mail, RunRow
 from locktender.base.states import RunState, TaskState
 from locktender.kernel.entries import RunEntry, TaskEntry
 from locktender.kernel.lifecycle import Lifecycle
-from locktender.kernel.mailboxes import payload_fault
+from locktender.kernel.mailboxes import delivered_value, payload_fault
 from locktender.kernel.rebuild import restore_run
 from locktender.kernel.waits import passed_value
 
@@ -55,7 +55,7 @@ def deliver(lifecycle: Lifecycle, mail: Mail, now: int) -> bool:
     told = {**data, "reason": fault.message} if fault else data
     builder.record(mail.run, Change("mail", task, "sent", after, 0, told))
     if not fault:
-        _complete(lifecycle, entry, mail.payload, now)
+        _complete(lifecycle, entry, delivered_value(entry.spec.event, mail.payload), now)
     return not fault
 
 

@@ -16,8 +16,11 @@ from locktender.client.parts import MOST_EXAMINED, waits_in_parts
 from locktender.client.run import AsyncRun
 from locktender.client.views import RunInfo
 from locktender.server.api.reading import number
-from locktender.server.ui.pages import Dialog, Done, UiRoute, View
-from locktender.server.ui.schema_form import example, form_fields, form_value
+from locktender.server.ui.dialogs import Commands, Dialog, Given
+from locktender.server.ui.pages import Done, UiRoute, View
+from locktender.server.ui.schema_form import form_fields, form_value
+from locktender.server.ui.words import address
+from locktender.store.protocol import WaitPlace
 
 WAITS_SHOWN = 50
 WAITS_READ = 2_000
@@ -50,14 +53,15 @@ def arguments_text(params: bytes) -> str:
 
 
 async def show_inbox(view: View) -> Response:
-    event = view.query("event")
+    event, after = view.query("event"), _place(view)
     rows, place = await waits_in_parts(
-        view.core, view.principal.tags, WAITS_READ, None, MOST_EXAMINED
+        view.core, view.principal.tags, WAITS_READ, after, MOST_EXAMINED
     )
-    found = [EventWaitInfo.of(row) for row in rows]
-    names = sorted({each.event for each in found})
-    mine = [each for each in found if not event or each.event == event]
-    shown = mine[:WAITS_SHOWN]
+    names = sorted({row.name for row in rows} | ({event} if event else set()))
+    mine = [row for row in rows if not event or row.name == event]
+    if len(mine) > WAITS_SHOWN:
+        place = WaitPlace(mine[WAITS_SHOWN - 1].until, mine[WAITS_SHOWN - 1].task)
+    shown = [EventWaitInfo.of(row) for row in mine[:WAITS_SHOWN]]
     return await view.page(
         "inbox.html",
         waits=shown,
@@ -65,11 +69,25 @@ async def show_inbox(view: View) -> Response:
             each: AboutRun.of(view, await view.core.row(each))
             for each in {wait.run for wait in shown}
         },
-        more=len(mine) - WAITS_SHOWN,
-        cut=place is not None,
+        next=""
+        if place is None
+        else address("/inbox", event=event, until=place.until, task=place.task),
+        first=address("/inbox", event=event) if after else "",
         names=names[:20],
         event=event,
     )
+
+
+def _place(view: View) -> WaitPlace | None:
+    """Behind which wait this page begins; None: it is the first."""
+    until, task = view.query("until"), view.query("task")
+    if not until and not task:
+        return None
+    if not (until.isdecimal() and task.isdecimal() and max(len(until), len(task)) < 19):
+        raise InvalidInput(
+            "this is no place in the inbox.", field="until", got=until, hint="/inbox"
+        )
+    return WaitPlace(int(until), int(task))
 
 
 async def _wait(view: View) -> tuple[AsyncRun[Any], EventWaitInfo, dict[str, Any]]:
@@ -92,7 +110,21 @@ async def _wait(view: View) -> tuple[AsyncRun[Any], EventWaitInfo, dict[str, Any
 
 async def ask_answer(view: View) -> Response:
     run, wait, schema = await _wait(view)
-    payload = example(schema)
+    several = sum(each.event == wait.event for each in await run.waits()) > 1
+
+    def commands(given: Given) -> Commands:
+        payload = form_value(schema, given)
+        text = json.dumps(payload, ensure_ascii=False)
+        if several:  # an event of that name might answer another wait of the run
+            return Commands(
+                view.cli("send", text, token=wait.token),
+                view.curl("POST", "/waits/answer", {"token": wait.token, "payload": payload}),
+            )
+        return Commands(
+            view.cli("send", run.id, wait.event, text),
+            view.curl("POST", f"/runs/{run.id}/events", {"event": wait.event, "payload": payload}),
+        )
+
     matched = ", ".join(f"{key}={value}" for key, value in wait.match.items())
     return await view.dialog(
         Dialog(
@@ -100,8 +132,7 @@ async def ask_answer(view: View) -> Response:
             f"Run {run.id[:12]} of {wait.flow} goes on with this payload as the result of its wait.",
             "Send",
             f"/inbox/{run.id}/{wait.task}",
-            view.cli("send", run.id, wait.event, json.dumps(payload, ensure_ascii=False)),
-            view.curl("POST", f"/runs/{run.id}/events", {"event": wait.event, "payload": payload}),
+            commands,
             fields=form_fields(schema),
             notes=(f"It waits for events that match {matched}.",) if matched else (),
         )

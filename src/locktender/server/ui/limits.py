@@ -7,14 +7,15 @@ from typing import Any, get_args
 
 from starlette.responses import Response
 
-from locktender.base.errors import NotFound
+from locktender.base.errors import InvalidInput, NotFound
 from locktender.base.limits import Placement
 from locktender.base.names import did_you_mean
 from locktender.client.client_async import AsyncClient
 from locktender.client.views import LimitInfo
 from locktender.server.api.tenancy import shown_limit
-from locktender.server.ui.pages import Dialog, Done, FormField, UiRoute, View
-from locktender.server.ui.pools import REASON, number
+from locktender.server.ui.dialogs import NO_REASON, Commands, Dialog, FormField, Given, number
+from locktender.server.ui.pages import Done, UiRoute, View
+from locktender.server.ui.pools import REASON, reasoned
 from locktender.server.ui.reading import rule_name
 from locktender.server.ui.words import segment
 
@@ -30,6 +31,7 @@ MEANING = {
     "strict_pools": "Refuse steps whose pool was never set",
     "topic_retention": "How long events of a topic are kept",
 }
+ON_OFF = {"True": "on", "False": "off"}
 SETTABLE = frozenset(MEANING)
 CHOICES: dict[str, tuple[tuple[str, str], ...]] = {
     "strict_pools": (("true", "on"), ("false", "off")),
@@ -65,6 +67,7 @@ async def show_limits(view: View) -> Response:
         costs=await view.shared.costs(soon=view.fragment != "costs") if alone else [],
         changes=await view.client.limits.history(MOST_CHANGES) if alone else [],
         settable=SETTABLE,
+        in_force=in_force,
     )
 
 
@@ -75,6 +78,11 @@ def meaning_of(limit: LimitInfo) -> str:
     if limit.kind == "fair":
         return "Queued runs take turns by this tag"
     return MEANING.get(limit.name, "")
+
+
+def in_force(limit: LimitInfo) -> str:
+    """As the page says it."""
+    return ON_OFF.get(limit.value, limit.value)
 
 
 def given_value(limit: LimitInfo) -> str:
@@ -110,31 +118,38 @@ async def ask_set(view: View) -> Response:
     limit = await _limit(view)
     name = limit.name
     if limit.kind == "tag":
-        cli = view.cli("limits", "set", "tag", name, "4")
-        curl = view.curl("PUT", f"/limits/tags/{segment(name)}", {"limit": 4})
         fields = (
             FormField("limit", "Runs at once", "number", hint="−1: unlimited; empty: as it is."),
             FormField("max_active", "Queued and running runs", "number", hint="Empty: as it is."),
             REASON,
         )
     else:
-        given = given_value(limit)
-        cli = view.cli("limits", "set", name, given)
-        curl = view.curl("PUT", f"/limits/{segment(name)}", {"value": setting(name, given)})
         choices = CHOICES.get(name, ())
         kind = "choice" if choices else "text"
         fields = (
-            FormField("value", "Value", kind, given, HINTS.get(name, ""), True, choices),
+            FormField(
+                "value", "Value", kind, given_value(limit), HINTS.get(name, ""), True, choices
+            ),
             REASON,
         )
+
+    def commands(given: Given) -> Commands:
+        if limit.kind == "tag":
+            return _tag_commands(view, name, given)
+        value = setting(name, given["value"])
+        return Commands(
+            view.cli("limits set", name, given["value"]),
+            view.curl("PUT", f"/limits/{segment(name)}", {"value": value}),
+            NO_REASON if given.get("reason") else "",
+        )
+
     return await view.dialog(
         Dialog(
             f"Set {name}",
-            f"{meaning_of(limit)}. It is {limit.value} now. In force at once, over all processes.",
+            f"{meaning_of(limit)}. It is {in_force(limit)} now. In force at once, over all processes.",
             "Set",
             f"/limits/{segment(name)}/set",
-            cli,
-            curl,
+            commands,
             fields=fields,
             hidden={"version": limit.version},
         )
@@ -143,21 +158,38 @@ async def ask_set(view: View) -> Response:
 
 async def set_limit(view: View) -> Response:
     limit = await _limit(view)
-    limits = _changing(view).limits
     if limit.kind == "tag":
-        key, equals, value = limit.name.partition("=")
-        each = value == "*"
-        most, active = view.sent("limit"), view.sent("max_active")
-        await limits.set_tag(
-            key,
-            None if each or not equals else value,
-            number(most) if most else None,
-            per_value=each,
-            max_active=number(active) if active else None,
-        )
+        await _set_tag(view, limit.name)
     else:
-        await limits.set(limit.name, setting(limit.name, view.sent("value")))
-    return await view.done(Done(f"{limit.name} is {(await _limit(view)).value}."))
+        await _changing(view).limits.set(limit.name, setting(limit.name, view.sent("value")))
+    return await view.done(Done(f"{limit.name} is {in_force(await _limit(view))}."))
+
+
+def tag_settings(given: Given) -> dict[str, Any]:
+    """What a form sets of a tag's rule, as the API takes it; what is empty stays as it is."""
+    found = {name: number(given[name]) for name in ("limit", "max_active") if given.get(name)}
+    if not found:
+        raise InvalidInput("fill in how many runs.", field="limit")
+    return found
+
+
+async def _set_tag(view: View, rule: str) -> None:
+    key, equals, value = rule.partition("=")
+    each = value == "*"
+    found = tag_settings({name: view.sent(name) for name in ("limit", "max_active")})
+    await _changing(view).limits.set_tag(
+        key, None if each or not equals else value, per_value=each, **found
+    )
+
+
+def _tag_commands(view: View, rule: str, given: Given) -> Commands:
+    found = tag_settings(given)
+    words = [rule, found["limit"]] if "limit" in found else [rule]
+    return Commands(
+        view.cli("limits set tag", *words, max_active=found.get("max_active")),
+        view.curl("PUT", f"/limits/tags/{segment(rule)}", found),
+        NO_REASON if given.get("reason") else "",
+    )
 
 
 async def ask_pause(view: View) -> Response:
@@ -175,8 +207,10 @@ async def ask_pause(view: View) -> Response:
             text,
             f"{verb.capitalize()} it",
             f"/limits/{segment(limit.name)}/{verb}",
-            view.cli("limits", verb, *named),
-            view.curl("POST", f"/limits/{segment(limit.name)}/{verb}"),
+            reasoned(
+                view.cli(f"limits {verb}", *named),
+                view.curl("POST", f"/limits/{segment(limit.name)}/{verb}"),
+            ),
             fields=(REASON,),
             hidden={"version": limit.version},
         )
@@ -197,15 +231,17 @@ async def resume_limit(view: View) -> Response:
 
 async def ask_reset(view: View) -> Response:
     limit = await _limit(view)
-    back = limit.declared or "its default"
+    back = ON_OFF.get(limit.declared or "", limit.declared) or "its default"
     return await view.dialog(
         Dialog(
             f"Reset {limit.name}?",
-            f"It is {limit.value} now and goes back to {back}.",
+            f"It is {in_force(limit)} now and goes back to {back}.",
             "Reset it",
             f"/limits/{segment(limit.name)}/reset",
-            view.cli("limits", "reset", limit.name),
-            view.curl("POST", f"/limits/{segment(limit.name)}/reset"),
+            reasoned(
+                view.cli("limits reset", limit.name),
+                view.curl("POST", f"/limits/{segment(limit.name)}/reset"),
+            ),
             danger=True,
             fields=(REASON,),
             hidden={"version": limit.version},
@@ -226,8 +262,7 @@ async def ask_new_tag(view: View) -> Response:
             "How many runs with a tag execute at once: tenant=acme bounds one value, tenant=* each for itself.",
             "Set",
             "/limits/-/tag",
-            view.cli("limits", "set", "tag", "tenant=*", 2),
-            view.curl("PUT", "/limits/tags/tenant=*", {"limit": 2}),
+            lambda given: _tag_commands(view, given["rule"], given),
             fields=(
                 FormField("rule", "Tag", value="tenant=*", required=True),
                 FormField("limit", "Runs at once", "number", "2", required=True),
@@ -238,11 +273,7 @@ async def ask_new_tag(view: View) -> Response:
 
 
 async def new_tag(view: View) -> Response:
-    key, equals, value = view.sent("rule").partition("=")
-    each = value == "*"
-    await _changing(view).limits.set_tag(
-        key, None if each or not equals else value, number(view.sent("limit")), per_value=each
-    )
+    await _set_tag(view, view.sent("rule"))
     return await view.done(Done(f"Runs with {view.sent('rule')}: {view.sent('limit')} at once."))
 
 

@@ -11,6 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from locktender.client.views import RunInfo, WorkerInfo, instant
 from locktender.server.state import DemandAnswer, Health, Need
 from locktender.server.ui.canal import canal, gate_href, passed_at, rates, series
+from locktender.server.ui.first_steps import submit_known
 from locktender.server.ui.pages import HEADERS, UiRoute, View
 from locktender.server.ui.reading import ActiveWork
 from locktender.server.ui.words import address, gate_text, plural
@@ -66,7 +67,7 @@ async def show_overview(view: View) -> Response:
         work=work,
         oldest=instant(work.opened.oldest_at) if work.opened.oldest_at else None,
         empty=empty,
-        flows=[each.name for each in await view.client.flows.list()][:1] if empty else [],
+        submit_known=await submit_known(view) if empty else "",
     )
 
 

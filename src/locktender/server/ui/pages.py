@@ -7,9 +7,7 @@ element to be replaced, so that a page refreshes by parts without a second handl
 
 from __future__ import annotations
 
-import json
 import logging
-import shlex
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -54,6 +52,8 @@ from locktender.server.api.tenancy import (
 )
 from locktender.server.ui import words
 from locktender.server.ui.assets import STYLES, THEME, asset_url, assets, inlined, source_of
+from locktender.server.ui.dialogs import COMMANDS, Dialog, command_line, curl_line
+from locktender.server.ui.first_steps import FirstSteps
 from locktender.server.ui.reading import ActiveWork, SharedReadings
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -82,37 +82,6 @@ class Done:
     link: str = ""
     """Where what was made is; empty: nowhere."""
     kind: Literal["good", "bad"] = "good"
-
-
-@dataclass(frozen=True, slots=True)
-class FormField:
-    """One thing that a dialog asks for."""
-
-    name: str
-    label: str
-    kind: Literal["text", "number", "area", "check", "choice"] = "text"
-    value: str = ""
-    hint: str = ""
-    required: bool = False
-    choices: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Dialog:
-    """Asks before an action: what will happen, to what, and how to do the same elsewhere."""
-
-    title: str
-    text: str
-    button: str
-    """The verb: `Cancel 12 runs`."""
-    post: str
-    """The path that the form is sent to."""
-    cli: str
-    curl: str
-    danger: bool = False
-    fields: tuple[FormField, ...] = ()
-    hidden: Mapping[str, str] = field(default_factory=dict[str, str])
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -232,11 +201,17 @@ class View:
             "stale": self.stale,
             "path": request.url.path,
             "query": request.query_params,
+            "cli": self.cli,
+            "start": FirstSteps(self),
+            "curl": self.curl,
             "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
         }
 
     async def dialog(self, dialog: Dialog) -> Response:
-        return await self.page("dialog.html", dialog=dialog)
+        """The dialog; or, for a form in which something was changed, its commands alone."""
+        changed = self.fragment == COMMANDS
+        given = self.request.query_params if changed else dialog.initial()
+        return await self.page("dialog.html", dialog=dialog, commands=dialog.commands_of(given))
 
     async def done(self, done: Done, status: int = 200) -> Response:
         """The note that an action leaves. The page refreshes itself then."""
@@ -246,18 +221,18 @@ class View:
             answer.headers["hx-trigger"] = "acted"
         return answer
 
+    @property
+    def origin(self) -> str:
+        """This server as the browser reached it."""
+        return f"{self.request.url.scheme}://{self.request.url.netloc}"
+
     def curl(self, method: str, path: str, body: object = None) -> str:
         """The same by the HTTP API, with the address this page was read from."""
-        parts = ["curl"] if method == "POST" and body is not None else ["curl", "-X", method]
-        parts.append(f"{self.request.url.scheme}://{self.request.url.netloc}/api/v1{path}")
-        if body is not None:
-            text = json.dumps(body, ensure_ascii=False)
-            parts += ["-H", "content-type: application/json", "-d", text]
-        return shlex.join(parts)
+        return curl_line(self.origin, method, path, body, token=self.principal.by != "loopback")
 
-    @staticmethod
-    def cli(*parts: object) -> str:
-        return shlex.join(["locktender", *map(str, parts)])
+    def cli(self, verb: str, *words: object, **options: object) -> str:
+        """The same by the command line, as `command_line` takes it."""
+        return command_line(self.origin, verb, *words, **options)
 
 
 Handler = Callable[[View], Awaitable[Response]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -16,7 +17,8 @@ from locktender.client.pool_holders import PoolHolder
 from locktender.client.views import PoolInfo, instant
 from locktender.observe.holders import MinuteCost
 from locktender.server.api.tenancy import shown_pool
-from locktender.server.ui.pages import Dialog, Done, FormField, UiRoute, View
+from locktender.server.ui.dialogs import NO_REASON, Commands, Dialog, FormField, Given, number
+from locktender.server.ui.pages import Done, UiRoute, View
 from locktender.server.ui.reading import ActiveWork, PoolWaiter
 from locktender.server.ui.words import segment
 
@@ -125,6 +127,10 @@ async def ask_set(view: View) -> Response:
     pool = await view.client.pools.get(name)
     limit = -1 if pool.limit is None else pool.limit
     lease = "" if pool.lease is None else spoken(round(pool.lease * 1_000_000)).replace(" ", "")
+
+    def commands(given: Given) -> Commands:
+        return _set_commands(view, name, pool_settings(given, pool), given)
+
     return await view.dialog(
         Dialog(
             f"Set pool {name}",
@@ -132,8 +138,7 @@ async def ask_set(view: View) -> Response:
             f" {pool.waiting} tasks wait.",
             "Set",
             f"/pools/{segment(name)}/set",
-            view.cli("pools", "set", name, limit),
-            view.curl("PUT", f"/pools/{segment(name)}", {"limit": limit}),
+            commands,
             fields=(
                 FormField("limit", "Slots", "number", str(limit), "−1: unlimited.", required=True),
                 FormField("rate", "Rate", value=pool.rate or "", hint="Starts per time: 60/min. Empty: none."),
@@ -150,22 +155,44 @@ async def ask_set(view: View) -> Response:
     )  # fmt: skip
 
 
+def pool_settings(given: Given, pool: PoolInfo | None = None) -> dict[str, Any]:
+    """What a form sets, as the API takes it. None takes away what the pool has."""
+    found: dict[str, Any] = {"limit": number(given.get("limit", ""))}
+    rate, burst, lease = (given.get(each, "") for each in ("rate", "burst", "lease"))
+    if rate or (pool is not None and pool.rate is not None):
+        found["rate"] = rate or None
+    if rate and burst:
+        found["burst"] = number(burst)
+    if lease or (pool is not None and pool.lease is not None):
+        found["lease"] = lease or None
+    return found
+
+
+def _set_commands(view: View, name: str, settings: dict[str, Any], given: Given) -> Commands:
+    limit = settings["limit"]
+    options = {
+        key: "none" if value is None else value for key, value in settings.items() if key != "limit"
+    }
+    return Commands(
+        view.cli("pools set", name, limit, **options),
+        view.curl("PUT", f"/pools/{segment(name)}", settings),
+        NO_REASON if given.get("reason") else "",
+    )
+
+
+def reasoned(cli: str, curl: str) -> Callable[[Given], Commands]:
+    """Commands of an action that asks for nothing but a reason."""
+    return lambda given: Commands(cli, curl, NO_REASON if given.get("reason") else "")
+
+
 async def set_pool(view: View) -> Response:
     name = pool_name(view.path("pool"))
-    given: dict[str, Any] = {"limit": number(view.sent("limit"))}
-    given["rate"] = view.sent("rate") or None
-    if given["rate"] and view.sent("burst"):
-        given["burst"] = number(view.sent("burst"))
-    given["lease"] = view.sent("lease") or None
-    await _changing(view).pools.set(name, **given)
+    sent = {each: view.sent(each) for each in ("limit", "rate", "burst", "lease")}
+    before = await view.client.pools.get(name)
+    await _changing(view).pools.set(name, **pool_settings(sent, before))
     pool = await view.client.pools.get(name)
     text = f"Pool {name} is set to {pool.limit_text}; {pool.used} in use, {pool.waiting} waiting."
     return await view.done(Done(text))
-
-
-def number(text: str) -> Any:
-    """A number where it is one; what is wrong with it is said by whoever checks it."""
-    return int(text) if text.removeprefix("-").isdecimal() and len(text) < 12 else text
 
 
 async def ask_pause(view: View) -> Response:
@@ -183,8 +210,10 @@ async def ask_pause(view: View) -> Response:
             text,
             f"{verb.capitalize()} it",
             f"/pools/{segment(name)}/{path}",
-            view.cli("pools", verb, name),
-            view.curl("POST", f"/pools/{segment(name)}/{verb}"),
+            reasoned(
+                view.cli(f"pools {verb}", name),
+                view.curl("POST", f"/pools/{segment(name)}/{verb}"),
+            ),
             fields=(REASON,),
             hidden={"version": pool.version},
         )
@@ -212,8 +241,10 @@ async def ask_reset(view: View) -> Response:
             "It goes back to what code or the settings file declares; unlimited where they declare nothing.",
             "Reset it",
             f"/pools/{segment(name)}/reset",
-            view.cli("pools", "reset", name),
-            view.curl("POST", f"/pools/{segment(name)}/reset"),
+            reasoned(
+                view.cli("pools reset", name),
+                view.curl("POST", f"/pools/{segment(name)}/reset"),
+            ),
             danger=True,
             fields=(REASON,),
             hidden={"version": pool.version},
@@ -228,14 +259,17 @@ async def reset_pool(view: View) -> Response:
 
 
 async def ask_new(view: View) -> Response:
+    def commands(given: Given) -> Commands:
+        name = pool_name(given["name"])
+        return _set_commands(view, name, pool_settings(given), given)
+
     return await view.dialog(
         Dialog(
             "Set a pool",
             "A pool bounds how many steps use a resource at once, over all runs and processes.",
             "Set",
             "/pools/-/new",
-            view.cli("pools", "set", "db", 4),
-            view.curl("PUT", "/pools/db", {"limit": 4}),
+            commands,
             fields=(
                 FormField(
                     "name", "Name", hint='As steps name it: @step(pool="db").', required=True
@@ -249,7 +283,7 @@ async def ask_new(view: View) -> Response:
 
 async def new_pool(view: View) -> Response:
     name = pool_name(view.sent("name"))
-    await _changing(view).pools.set(name, limit=number(view.sent("limit")))
+    await _changing(view).pools.set(name, **pool_settings({"limit": view.sent("limit")}))
     return await view.done(
         Done(f"Pool {name} is set to {view.sent('limit')}.", f"/pools/{segment(name)}")
     )

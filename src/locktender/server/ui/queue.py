@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from starlette.responses import Response
 
@@ -17,8 +15,9 @@ from locktender.observe.answer import Why
 from locktender.observe.rebuilt import places
 from locktender.observe.why_queued import queued_whys
 from locktender.server.api.routing import ApiCall, conflict
-from locktender.server.ui.pages import Dialog, Done, FormField, UiRoute, View
-from locktender.server.ui.words import address
+from locktender.server.ui.dialogs import Commands, Dialog, FormField, Given, number
+from locktender.server.ui.pages import Done, UiRoute, View
+from locktender.server.ui.words import address, requested
 from locktender.store.protocol import QueueEntry, QueuePlace, Store
 
 PAGE = 50
@@ -118,14 +117,22 @@ async def _steps(store: Store, graph: str) -> list[str]:
 async def ask_cancel(view: View) -> Response:
     _, info = await view.run()
     ApiCall.refuse_ended(info, "cancelled")
+
+    def commands(given: Given) -> Commands:
+        reason = given.get("reason", "")
+        body = {"ids": [info.id], **({"reason": reason} if reason else {})}
+        return Commands(
+            view.cli("queue cancel", info.id, reason=reason),
+            view.curl("POST", "/queue/cancel", body),
+        )
+
     return await view.dialog(
         Dialog(
             f"Cancel run {info.id[:12]}?",
             "It leaves the queue and ends cancelled. If it has started meanwhile, it goes on.",
             "Cancel the run",
             f"/queue/{info.id}/cancel",
-            view.cli("queue", "cancel", info.id),
-            view.curl("POST", "/queue/cancel", {"ids": [info.id]}),
+            commands,
             danger=True,
             fields=(FormField("reason", "Reason", hint="Kept in the history."),),
         )
@@ -139,19 +146,26 @@ async def cancel(view: View) -> Response:
         raise conflict(
             info, "has left the queue", "Its page has what can be done with a run that has started."
         )
-    return await view.done(Done(f"Cancel {asked}: run {run.id[:12]}.", f"/runs/{run.id}"))
+    return await view.done(Done(requested("Cancelling {}", asked), f"/runs/{run.id}"))
 
 
 async def ask_priority(view: View) -> Response:
     _, info = await view.run()
+
+    def commands(given: Given) -> Commands:
+        priority = number(given["priority"])
+        return Commands(
+            view.cli("queue reprioritise", info.id, priority),
+            view.curl("PUT", f"/runs/{info.id}/priority", {"priority": priority}),
+        )
+
     return await view.dialog(
         Dialog(
             f"Priority of run {info.id[:12]}",
             "Of queued runs the one with the higher priority starts first.",
             "Set the priority",
             f"/queue/{info.id}/priority",
-            view.cli("queue", "reprioritise", info.id, info.priority + 1),
-            view.curl("PUT", f"/runs/{info.id}/priority", {"priority": info.priority + 1}),
+            commands,
             fields=(
                 FormField(
                     "priority",
@@ -168,15 +182,10 @@ async def ask_priority(view: View) -> Response:
 
 async def set_priority(view: View) -> Response:
     run, info = await view.run()
-    asked = await view.client.queue.reprioritise(run.id, _whole(view.sent("priority")))
+    asked = await view.client.queue.reprioritise(run.id, number(view.sent("priority")))
     if asked.started or asked.over:
         raise conflict(info, "has left the queue", "Only a queued run has a place to change.")
-    return await view.done(Done(f"Priority {asked}: run {run.id[:12]}."))
-
-
-def _whole(text: str) -> Any:
-    """As a number where it is one; what is wrong with it is said by whoever checks it."""
-    return int(text) if text.removeprefix("-").isdecimal() and len(text) < 12 else text
+    return await view.done(Done(requested("Changing the priority of {}", asked)))
 
 
 ROUTES = (

@@ -28,8 +28,9 @@ from locktender.client.views import EventInfo, LogInfo, RunInfo
 from locktender.observe.answer import Why
 from locktender.server.api.reading import number
 from locktender.server.api.routing import conflict
+from locktender.server.ui.dialogs import Commands, Dialog, FormField, Given
 from locktender.server.ui.graph_svg import svg
-from locktender.server.ui.pages import HEADERS, Dialog, Done, FormField, UiRoute, View
+from locktender.server.ui.pages import HEADERS, Done, UiRoute, View
 from locktender.server.ui.words import FAMILIES, GATE_TEXTS, clean, gate_text, iso
 
 TABS = {
@@ -153,7 +154,6 @@ async def show_run(view: View) -> Response:
     values |= {
         "families": KINDS,
         "gate_texts": GATE_TEXTS,
-        "origin": origin(view),
         "tabs": TABS,
         "groups": GROUPS,
         "waits": _waits(why),
@@ -218,10 +218,6 @@ def slot_line(event: EventInfo) -> SlotLine:
     )  # fmt: skip
 
 
-def origin(view: View) -> str:
-    return f"{view.request.url.scheme}://{view.request.url.netloc}"
-
-
 async def _why(view: View, run: AsyncRun[Any], info: RunInfo) -> Why | None:
     """None where it ends this moment, or cannot be explained."""
     try:
@@ -264,7 +260,6 @@ async def show_task(view: View) -> Response:
             why = None  # it ended meanwhile
     return await view.page(
         "task.html",
-        origin=origin(view),
         info=info,
         task=task,
         why=why,
@@ -325,14 +320,22 @@ def _refuse(info: RunInfo, verb: str, ended: bool) -> None:
 
 async def ask_cancel(view: View) -> Response:
     run, info = await view.run()
+
+    def commands(given: Given) -> Commands:
+        reason, force = given.get("reason", ""), bool(given.get("force"))
+        body = {**({"reason": reason} if reason else {}), **({"force": True} if force else {})}
+        return Commands(
+            view.cli("runs cancel", run.id, reason=reason, force=force),
+            view.curl("POST", f"/runs/{run.id}/cancel", body),
+        )
+
     return await view.dialog(
         Dialog(
             "Cancel this run?",
             f"Nothing more of it starts. Steps that run are asked to stop, clean-up steps of {info.flow} run.",
             "Cancel the run",
             f"/runs/{run.id}/cancel",
-            view.cli("runs", "cancel", run.id, "--reason", "wrong input"),
-            view.curl("POST", f"/runs/{run.id}/cancel", {"reason": "wrong input"}),
+            commands,
             danger=True,
             fields=(
                 FormField("reason", "Reason", hint="Kept in the history."),
@@ -357,18 +360,30 @@ async def ask_retry(view: View) -> Response:
     failed = info.state != RunState.SUCCEEDED
     choices = [("", "what has not succeeded")] if failed else []
     choices += [(each, f"{each} and all that follow it") for each in steps]
-    given = ["--from", step] if step else []
-    body = {"from_step": step} if step else {}
+
+    def commands(given: Given) -> Commands:
+        first = given.get("from_step", "")
+        return Commands(
+            view.cli("runs retry", run.id, from_=first),
+            view.curl("POST", f"/runs/{run.id}/retry", {"from_step": first} if first else {}),
+        )
+
     return await view.dialog(
         Dialog(
             f"Run again from {step}" if step else "Run again",
             "The run is queued again, with the same id. Steps that are not run again keep their results.",
             "Queue it again",
             f"/runs/{run.id}/retry",
-            view.cli("runs", "retry", run.id, *given),
-            view.curl("POST", f"/runs/{run.id}/retry", body),
+            commands,
             fields=(
-                FormField("from_step", "Run again", "choice", step, choices=tuple(choices[:500])),
+                FormField(
+                    "from_step",
+                    "Run again",
+                    "choice",
+                    step,
+                    required=not failed,
+                    choices=tuple(choices[:500]),
+                ),
             ),
         )
     )
@@ -383,14 +398,21 @@ async def retry(view: View) -> Response:
 
 async def ask_pause(view: View) -> Response:
     run, _ = await view.run()
+
+    def commands(given: Given) -> Commands:
+        reason = given.get("reason", "")
+        return Commands(
+            view.cli("runs pause", run.id, reason=reason),
+            view.curl("POST", f"/runs/{run.id}/pause", {"reason": reason} if reason else None),
+        )
+
     return await view.dialog(
         Dialog(
             "Pause this run?",
             "Nothing more of it starts; steps that run go on. It holds no place meanwhile.",
             "Pause the run",
             f"/runs/{run.id}/pause",
-            view.cli("runs", "pause", run.id, "--reason", "waits for the new key"),
-            view.curl("POST", f"/runs/{run.id}/pause", {"reason": "waits for the new key"}),
+            commands,
             fields=(FormField("reason", "Reason", hint="Shown wherever the run is explained."),),
         )
     )
@@ -411,8 +433,9 @@ async def ask_resume(view: View) -> Response:
             "It takes its place in the queue again and goes on where it stopped.",
             "Resume the run",
             f"/runs/{run.id}/resume",
-            view.cli("runs", "resume", run.id),
-            view.curl("POST", f"/runs/{run.id}/resume"),
+            lambda _: Commands(
+                view.cli("runs resume", run.id), view.curl("POST", f"/runs/{run.id}/resume")
+            ),
         )
     )
 

@@ -20,8 +20,10 @@ from locktender.observe.answer import Why
 from locktender.observe.why_queued import whys_of
 from locktender.server.api.reading import pairs, words
 from locktender.server.api.tenancy import own_key
-from locktender.server.ui.pages import HEADERS, Dialog, Done, FormField, UiRoute, View
-from locktender.server.ui.words import address, plural
+from locktender.server.ui.dialogs import COMMANDS, Commands, Dialog, FormField, Given
+from locktender.server.ui.dialogs import number as whole_number
+from locktender.server.ui.pages import HEADERS, Done, UiRoute, View
+from locktender.server.ui.words import address, plural, requested
 from locktender.store.protocol import RunFilter
 
 PAGE = 50
@@ -79,11 +81,10 @@ class RunsFilter:
         parts += [f"tags {self.tags}"] * bool(self.tags)
         return ", ".join(parts)
 
-    def options(self) -> list[str]:
+    def options(self) -> dict[str, Any]:
         """The same for the command line."""
-        found = [each for state in self.states or () for each in ("--state", state)]
-        found += [each for key, value in self.pairs.items() for each in ("--tag", f"{key}={value}")]
-        return [*found, "--flow", self.flow] if self.flow else found
+        tags = [f"{key}={value}" for key, value in self.pairs.items()]
+        return {"state": list(self.states or ()), "tag": tags, "flow": self.flow}
 
     def body(self) -> dict[str, Any]:
         """The same for the API."""
@@ -272,24 +273,32 @@ async def _bulk(
         raise InvalidInput(
             "say which runs are meant.", field="status", hint="Choose a filter first."
         )
-    number, more = await _count(view, wanted, states)
+    counts = view.fragment != COMMANDS
+    number, more = await _count(view, wanted, states) if counts else (1, False)
     shown = f"more than {number:,} runs" if more else plural(number, "run")
     if not number:
         raise InvalidInput(f"no run with {wanted.text()} can be changed so.", field="status")
-    cli = view.cli("runs", verb, *wanted.options())
-    curl = view.curl("POST", f"/runs/{verb}", wanted.body())
-    if verb == "reprioritise":  # of queued runs alone: no state is named
-        only = replace(wanted, status="")
-        cli = view.cli("queue", "reprioritise", "10", *only.options())
-        curl = view.curl("POST", "/queue/priority", {**only.body(), "priority": 10})
+
+    def commands(given: Given) -> Commands:
+        if verb == "reprioritise":  # of queued runs alone: no state is named
+            only, priority = replace(wanted, status=""), whole_number(given["priority"])
+            return Commands(
+                view.cli("queue reprioritise", priority, **only.options()),
+                view.curl("POST", "/queue/priority", {**only.body(), "priority": priority}),
+            )
+        reason = {"reason": given["reason"]} if given.get("reason") else {}
+        return Commands(
+            view.cli(f"runs {verb}", **wanted.options(), **reason),
+            view.curl("POST", f"/runs/{verb}", {**wanted.body(), **reason}),
+        )
+
     return await view.dialog(
         Dialog(
             f"{verb.capitalize()} {shown}?",
             text,
             f"{verb.capitalize()} {shown}",
             f"/runs/-/{verb}",
-            cli,
-            curl,
+            commands,
             danger=danger,
             fields=fields,
             hidden=wanted.fields(),
@@ -311,7 +320,7 @@ async def cancel_all(view: View) -> Response:
     asked = await view.client.runs.cancel(
         status=wanted.states, tags=tags, flow=wanted.flow or None, reason=view.sent("reason")
     )
-    return await view.done(Done(f"Cancel {asked}."))
+    return await view.done(Done(requested("Cancelling {}", asked)))
 
 
 async def ask_retry_all(view: View) -> Response:
@@ -339,12 +348,11 @@ async def move_all(view: View) -> Response:
     _named(wanted)
     if wanted.states and RunState.QUEUED not in wanted.states:
         raise InvalidInput("only queued runs have a place to change.", field="status")
-    text = view.sent("priority")
-    priority: Any = int(text) if text.removeprefix("-").isdecimal() and len(text) < 12 else text
+    priority = whole_number(view.sent("priority"))
     asked = await view.client.queue.reprioritise(
         None, priority, tags=tags, flow=wanted.flow or None
     )
-    return await view.done(Done(f"Priority {asked}."))
+    return await view.done(Done(requested("Changing the priority of {}", asked)))
 
 
 def _named(wanted: RunsFilter) -> None:

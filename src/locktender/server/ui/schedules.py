@@ -10,7 +10,9 @@ from starlette.responses import Response
 from locktender.base.errors import NotFound
 from locktender.base.names import name as checked_name
 from locktender.client.schedules import ScheduleInfo, TickInfo
-from locktender.server.ui.pages import Dialog, Done, UiRoute, View
+from locktender.server.ui.dialogs import Commands, Dialog
+from locktender.server.ui.pages import Done, UiRoute, View
+from locktender.server.ui.words import segment
 
 SCHEDULES_SHOWN = 100
 TICKS_SHOWN = 8
@@ -59,16 +61,10 @@ async def _schedule(view: View) -> ScheduleInfo:
 
 
 def _dialog(view: View, name: str, verb: str, title: str, text: str, button: str) -> Dialog:
-    path = f"/schedules/{name}/{verb}"
-    words = {"run": "run-now"}
-    return Dialog(
-        title,
-        text,
-        button,
-        path,
-        view.cli("schedules", words.get(verb, verb), name),
-        view.curl("POST", path),
-    )
+    path = f"/schedules/{segment(name)}/{verb}"
+    word = {"run": "run-now"}.get(verb, verb)
+    made = Commands(view.cli(f"schedules {word}", name), view.curl("POST", path))
+    return Dialog(title, text, button, path, lambda _: made)
 
 
 async def ask_pause(view: View) -> Response:

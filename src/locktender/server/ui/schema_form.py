@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, cast
 
 from locktender.base.errors import InvalidInput
-from locktender.server.ui.pages import FormField
+from locktender.server.ui.dialogs import FormField
 
 WHOLE: Final = "payload"
 """The field of a value that has no fields of its own."""
@@ -47,25 +47,13 @@ def form_value(schema: Schema, sent: Mapping[str, str]) -> Any:
     for name, each in properties.items():
         text = sent.get(f"{WHOLE}.{name}", "").strip()
         inner = _resolved(each, schema)
-        if text or name in required:
+        # What is left out has its default when it is delivered; a text whose default was cleared is empty.
+        cleared = (
+            _kind(inner) == "text" and bool(inner.get("default")) and f"{WHOLE}.{name}" in sent
+        )
+        if text or name in required or cleared:
             made[name] = _read(name, text, inner)
     return made
-
-
-def example(schema: Schema) -> Any:
-    """A value of that form, for commands to copy."""
-    found = _resolved(schema, schema)
-    properties = _properties(found)
-    if properties is None:
-        return _example(found)
-    return {name: _example(_resolved(each, schema)) for name, each in properties.items()}
-
-
-def _example(schema: Schema) -> Any:
-    if schema.get("enum"):
-        return schema["enum"][0]
-    plain: dict[str, Any] = {"text": "…", "number": 1, "check": True}
-    return plain.get(_kind(schema))
 
 
 def _resolved(schema: Any, root: Schema) -> Schema:
@@ -112,14 +100,17 @@ def _field(name: str, label: str, schema: Schema, *, required: bool) -> FormFiel
         options = _BOOLEANS
         if kind == "choice":
             options = tuple((json.dumps(each), str(each)) for each in schema["enum"])
+        # A required one has no first value of ours: people choose.
         shown = "" if default is None else json.dumps(default)
-        choices = options if required else (("", "–"), *options)
-        return FormField(name, label, "choice", shown or choices[0][0], hint, required, choices)
+        choices = options if required or shown else (("", "–"), *options)
+        return FormField(name, label, "choice", shown, hint, required, choices)
     if kind == "area":
         shown = "" if default is None else json.dumps(default, ensure_ascii=False)
         nested = "" if not schema else " Schema: " + json.dumps(schema, ensure_ascii=False)[:300]
         return FormField(name, label, "area", shown, f"{hint} JSON.{nested}".strip(), required)
-    return FormField(name, label, kind, "" if default is None else str(default), hint, required)
+    shown = "" if default is None else str(default)
+    whole = schema.get("type") != "number"
+    return FormField(name, label, kind, shown, hint, required, whole=whole)
 
 
 def _read(name: str, text: str, schema: Schema) -> Any:

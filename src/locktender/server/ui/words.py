@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,6 +13,7 @@ from markupsafe import Markup, escape
 from locktender.base.durations import spoken
 from locktender.base.graph import TRACE
 from locktender.base.names import without_controls
+from locktender.client.views import Requested
 from locktender.kernel.reasons import Reason
 from locktender.server.api.principal import NOBODY_NAMED
 
@@ -142,6 +142,22 @@ def plural(number: int, word: str, several: str = "") -> str:
     return f"{number:,} {word if number == 1 else several or word + 's'}"
 
 
+def requested(what: str, asked: Requested) -> str:
+    """`requested("Cancelling {}", asked)`: Cancelling 3 runs; 1 run had ended already."""
+    parts = [what.format(plural(len(asked.ids), "run"))]
+    if asked.started:
+        parts.append(f"{plural(len(asked.started), 'run')} had started")
+    if asked.over:
+        parts.append(f"{plural(len(asked.over), 'run')} had ended already")
+    if asked.ids and not asked.leader:
+        parts.append("no engine runs now: it is done when one starts")
+    return "; ".join(parts) + "."
+
+
+def times(number: int) -> str:
+    return {1: "once", 2: "twice"}.get(number, f"{number:,} times")
+
+
 def who(name: str) -> str:
     """Who did it, by what the API calls them."""
     return "no login" if name == NOBODY_NAMED else name
@@ -176,11 +192,6 @@ def address(path: str, /, **query: object) -> str:
 def segment(text: str) -> str:
     """One part of a path."""
     return quote(text, safe="")
-
-
-def shell(text: str) -> str:
-    """One word of a command."""
-    return shlex.quote(text)
 
 
 def linked(text: str, reasons: Iterable[Reason]) -> Markup:
@@ -223,7 +234,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "clean": clean,
     "step_name": step_name,
     "segment": segment,
-    "shell": shell,
     "tag_text": tag_text,
     "tag_filter": tag_filter,
     "linked": linked,
@@ -233,6 +243,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
 GLOBALS: dict[str, Any] = {
     "address": address,
     "plural": plural,
+    "times": times,
     "share": share,
     "FAMILIES": FAMILIES,
 }

@@ -12,7 +12,9 @@ from locktender.base.errors import NotFound
 from locktender.client.views import WorkerInfo
 from locktender.client.workers import placed_tasks
 from locktender.kernel.explain_workers import pressures
-from locktender.server.ui.pages import Dialog, Done, UiRoute, View
+from locktender.server.ui.dialogs import Commands, Dialog
+from locktender.server.ui.pages import Done, UiRoute, View
+from locktender.server.ui.words import plural, segment
 
 CELLS_SHOWN = 48
 """ExecutorPermits of one executor that are drawn."""
@@ -160,14 +162,19 @@ async def _worker(view: View) -> WorkerInfo:
 
 async def ask_drain(view: View) -> Response:
     worker = await _worker(view)
+    number = worker.in_flight
+    shown = plural(number, "task that runs there ends", "tasks that run there end")
+    running = f" {shown} in {'its' if number == 1 else 'their'} own time." if number else ""
     return await view.dialog(
         Dialog(
             f"Drain {worker.id}?",
-            f"It gets no more tasks. {worker.in_flight} that run there end in their own time.",
+            f"It gets no more tasks.{running}",
             "Drain the worker",
-            f"/workers/{worker.id}/drain",
-            view.cli("workers", "drain", worker.id),
-            view.curl("POST", f"/workers/{worker.id}/drain"),
+            f"/workers/{segment(worker.id)}/drain",
+            lambda _: Commands(
+                view.cli("workers drain", worker.id),
+                view.curl("POST", f"/workers/{segment(worker.id)}/drain"),
+            ),
         )
     )
 
@@ -185,9 +192,11 @@ async def ask_undrain(view: View) -> Response:
             f"Give {worker.id} tasks again?",
             "It takes tasks as before.",
             "Give it tasks",
-            f"/workers/{worker.id}/undrain",
-            view.cli("workers", "undrain", worker.id),
-            view.curl("POST", f"/workers/{worker.id}/undrain"),
+            f"/workers/{segment(worker.id)}/undrain",
+            lambda _: Commands(
+                view.cli("workers undrain", worker.id),
+                view.curl("POST", f"/workers/{segment(worker.id)}/undrain"),
+            ),
         )
     )
 
