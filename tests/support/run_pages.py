@@ -124,7 +124,7 @@ def opened(context: BrowserContext, url: str = "") -> Iterator[Page]:
     yield page
     assert page.evaluate("window.xss") is None
     page.close()
-    assert faults == []
+    assert not faults, faults
 
 
 def serious(page: Page) -> list[str]:

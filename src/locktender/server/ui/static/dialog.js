@@ -4,6 +4,8 @@ document.addEventListener("input", (event) => {
   const commands = event.target.closest?.("#dialog form")?.querySelector("#commands");
   if (commands) commands.inert = true;
 });
-document.addEventListener("htmx:afterSwap", (event) => {
-  if (event.detail.target.id === "commands") event.detail.target.inert = false;
-});
+for (const [name, waits] of [["htmx:beforeRequest", true], ["htmx:afterSwap", false]]) {
+  document.addEventListener(name, (event) => {
+    if (event.detail.target.id === "commands") event.detail.target.inert = waits;
+  });
+}
