@@ -484,7 +484,7 @@ def test_what_is_typed_is_what_is_copied(server: PageServer, browser: Browser):
         dialog.locator("[name=limit]").fill("12")
         expect(dialog.locator(".command code").first).to_contain_text(" 12 --url")
         held: list[Route] = []
-        page.route("**/pools/-/new?*", held.append)
+        page.route("**/pools/-/new?*", lambda route: held.append(route))
         dialog.locator("[name=limit]").fill("13")
         expect(dialog.locator("#commands")).to_have_attribute("inert", "")
         page.unroute("**/pools/-/new?*")

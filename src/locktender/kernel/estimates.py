@@ -190,8 +190,9 @@ def _played(
     ]
     first, begun = len(steps), len(steps) + len(left)
     waits: list[float] = []
+    seed = _seed(holding)
     for play in range(plays):
-        drawn = _bytes(len(holding), play, begun + len(order))
+        drawn = _bytes(seed, play, begun + len(order))
         paces = [
             step.pace * exp(step.spread * _NORMAL[byte])
             for step, byte in zip(steps, drawn[:first], strict=True)
@@ -238,14 +239,15 @@ class SharedPlays:
         elapsed, durations = tuple(each.elapsed_us for each in holding), holding[0].durations
         line, table = self._lines.setdefault((elapsed, durations), []), _table(durations)
         (kind,) = kinds.values()
+        seed = _seed(holding)
         if len(line) < plays:
             left = [(each.elapsed_us, _left(each)) for each in holding]
-            line += [_begun(left, kind, number) for number in range(len(line), plays)]
+            line += [_begun(left, kind, seed, number) for number in range(len(line), plays)]
         for number, play in enumerate(line[:plays]):
             if turns >= len(play.waits):
                 # Some more than are asked for: the next row asks for them.
                 target = turns + AT_ONCE
-                drawn = _bytes(len(holding), number, 1 + len(holding) + target)
+                drawn = _bytes(seed, number, 1 + len(holding) + target)
                 for byte in drawn[len(holding) + len(play.waits) :]:
                     heapreplace(play.free, play.free[0] + play.pace * table[byte])
                     play.waits.append(play.free[0])
@@ -255,9 +257,11 @@ class SharedPlays:
 AT_ONCE: Final = 50
 
 
-def _begun(left: Sequence[tuple[int, Sequence[float]]], kind: _Kind, number: int) -> _Play:
+def _begun(
+    left: Sequence[tuple[int, Sequence[float]]], kind: _Kind, seed: bytes, number: int
+) -> _Play:
     """Before the first turn. `left`: of who holds a place, how long it has and how long it may last."""
-    drawn = _bytes(len(left), number, 1 + len(left))
+    drawn = _bytes(seed, number, 1 + len(left))
     pace = kind.pace * exp(kind.spread * _NORMAL[drawn[0]])
     free = [
         pace * (longer[byte * len(longer) >> 8] - elapsed)
@@ -334,12 +338,20 @@ def _moments(durations: tuple[int, ...]) -> tuple[float, float]:
     return mean, sqrt(sum((each - mean) ** 2 for each in durations) / len(durations)) / mean
 
 
-def _bytes(seed: int, play: int, count: int) -> bytes:
+def _seed(holding: Sequence[Holding]) -> bytes:
+    """The same for all questions about one moment, and another one for the next moment."""
+    elapsed = (each.elapsed_us.to_bytes(8, "big", signed=True) for each in holding)
+    return shake_128(b"".join(elapsed)).digest(8)
+
+
+def _bytes(seed: bytes, play: int, count: int) -> bytes:
     """Bytes that look drawn and are the same for the same question: the kernel has no chance of its own.
 
-    Fewer of them are the first of more.
+    Fewer of them are the first of more. The very first is the pace of a step, which counts most: it is spread
+    evenly over the plays.
     """
-    return shake_128((seed << 8 | play).to_bytes(8, "big")).digest(count)
+    even = 159 * play + 3 & 255
+    return bytes([even]) + shake_128(seed + play.to_bytes(2, "big")).digest(count - 1)
 
 
 def wait_for(
