@@ -484,12 +484,17 @@ def test_what_is_typed_is_what_is_copied(server: PageServer, browser: Browser):
         dialog.locator("[name=limit]").fill("12")
         expect(dialog.locator(".command code").first).to_contain_text(" 12 --url")
         held: list[Route] = []
-        page.route("**/pools/-/new?*", lambda route: held.append(route))
+
+        def hold(route: Route) -> None:
+            held.append(route)
+
+        page.route("**/pools/-/new?*", hold)
         dialog.locator("[name=limit]").fill("13")
         expect(dialog.locator("#commands")).to_have_attribute("inert", "")
+        while not held:
+            page.wait_for_timeout(10)
+        held[0].continue_()
         page.unroute("**/pools/-/new?*")
-        for each in held:
-            each.continue_()
         dialog.locator("[name=limit]").fill("14")
         expect(dialog.locator(".command code").first).to_contain_text(" 14 --url")
         expect(dialog.locator("#commands")).not_to_have_attribute("inert", "")
