@@ -36,7 +36,7 @@ WORKER = {
     "graph": {"select": "*"},
     "orders": {"select": "*", "delete": "*"},
     "blob": {"select": "*", "insert": "*", "update": "put_at"},
-    "log": {"select": "*", "insert": "*", "update": "body lines"},
+    "log": {"select": "*", "insert": "*", "update": "body lines last_at"},
     "flow": {"select": "*", "insert": "*", "update": "announced_at body"},
     "schedule": {"select": "*"},
 }
@@ -71,7 +71,9 @@ READS = {
         "executing_tasks",
         "lives",
         "log_counts",
+        "log_total",
         "logs",
+        "newest_logs",
         "run_states",
         "schedules_due",
         "stored_content",
