@@ -264,3 +264,32 @@ async def test_one_read_tells_whose_tokens_still_count(
         run = await _ended(core, 1)
         for left in listeners[1::2]:
             assert await left.until_ended(run)
+
+
+async def test_who_comes_while_tokens_are_read_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    read = token_access.read_tokens
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    watched: set[str] = set()
+
+    async def held(core: Core, ids: Sequence[str]) -> dict[str, TokenRow]:
+        found = await read(core, ids)
+        if watched and set(ids) == watched:
+            begun.set()
+            await go_on.wait()
+        return found
+
+    monkeypatch.setattr(token_access, "read_tokens", held)
+    monkeypatch.setattr(token_access, "KEPT_SECONDS", 0.05)
+    async with (
+        process(tmp_path / "locktender.db", lead=True, work=True) as (core, _),
+        served(core, api=True, options=HttpOptions("tokens")) as port,
+    ):
+        first, second = [await AsyncClient(core).tokens.create(name, ["read"]) for name in "ab"]
+        async with listening(port, token=first.token):
+            watched.add(first.info.id)
+            await begun.wait()
+            async with listening(port, token=second.token) as other:
+                go_on.set()
+                assert await other.until_ended(await _ended(core, 1))

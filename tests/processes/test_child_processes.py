@@ -582,5 +582,5 @@ def test_a_script_is_imported_but_not_run_again(tmp_path: Path, how: str):
         "imported as __main__",
         "guarded",
         "imported as __mp_main__",
-        "Outcome(state='completed', output=b'4', failure=None, reason=None, log=None, log_lines=0)",
+        "Outcome(state='completed', output=b'4', failure=None, reason=None, log=None, log_lines=0, log_at=0)",
     ]

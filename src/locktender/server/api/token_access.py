@@ -122,17 +122,19 @@ class TokenAccess:
     async def _watch_tokens(self) -> None:
         while self._followed:
             await asyncio.sleep(KEPT_SECONDS)
-            ids = {parts[0] for text, _ in self._followed if (parts := token_parts(text))}
+            # Who comes during the read is asked about next time: the answer says nothing of them.
+            asked = [*self._followed]
+            ids = {parts[0] for text, _ in asked if (parts := token_parts(text))}
             try:
                 at = _now()
                 kept = Kept(await read_tokens(self._core, [*ids]), at)
             except (LocktenderError, TimeoutError):
                 continue  # it is asked again
-            for (text, by), waiting in [*self._followed.items()]:
+            for text, by in asked:
                 try:
                     row = self._judged(text, kept, session=by == "cookie")
                 except Unauthorized:
-                    for each in waiting:
+                    for each in self._followed.get((text, by), ()):
                         if not each.done():
                             each.set_result(None)
                 else:
