@@ -229,6 +229,25 @@ def test_a_typed_filter_survives_what_happens(browser: Browser, held: Held):
         expect(page.locator("[name=tags]")).to_have_value("tenant=ac")
 
 
+def test_the_error_of_a_proxy_does_not_take_the_place_of_a_page(browser: Browser, held: Held):
+    context = browser.new_context(base_url=held.site.origin)
+    page = opened(context, "/runs")
+
+    def refuse(route: Route) -> None:
+        route.fulfill(status=502, content_type="text/html", body="<h1>502 Bad Gateway</h1>")
+
+    page.route("**/runs", refuse)
+    with page.expect_response(lambda answer: answer.status == 502):
+        missed = held.site.submit("ui done", {"number": 20})
+    expect(page.locator("#live")).to_be_visible()
+    expect(page.locator("main")).not_to_contain_text("Bad Gateway")
+
+    page.unroute("**/runs")
+    shows(page, held.site.submit("ui done", {"number": 21}))
+    shows(page, missed)
+    context.close()
+
+
 def test_the_marked_row_stays_the_same_run(browser: Browser, held: Held):
     run = held.site.submit("ui done", {"number": 10})
     held.site.until(run, "succeeded")

@@ -525,6 +525,14 @@ def test_a_choice_is_never_made_for_the_reader(server: PageServer, browser: Brow
     context.close()
 
 
+def test_a_dialog_keeps_its_verb_when_somebody_else_was_quicker(server: PageServer):
+    server.ask("/pools/quick", {"limit": 1}, "PUT")
+    assert "pools pause quick" in _page(server, "/pools/quick/pause", "dialog")
+    server.ask("/pools/quick/pause", {})
+    assert "pools pause quick" in _page(server, "/pools/quick/pause?reason=x", "commands")
+    assert "pools resume quick" in _page(server, "/pools/quick/pause", "dialog")
+
+
 def test_every_command_of_every_page_is_one(server: PageServer, tmp_path: Path):
     latch = tmp_path / "latch"
     failed = server.submit("pages broken", {"text": "x", "mended": str(tmp_path / "no")})

@@ -15,7 +15,7 @@ from locktender.client.views import LimitInfo
 from locktender.server.api.tenancy import shown_limit
 from locktender.server.ui.dialogs import NO_REASON, Commands, Dialog, FormField, Given, number
 from locktender.server.ui.pages import Done, UiRoute, View
-from locktender.server.ui.pools import REASON, reasoned
+from locktender.server.ui.pools import REASON, pause_verb, reasoned
 from locktender.server.ui.reading import rule_name
 from locktender.server.ui.words import segment
 
@@ -194,10 +194,10 @@ def _tag_commands(view: View, rule: str, given: Given) -> Commands:
 
 async def ask_pause(view: View) -> Response:
     limit = await _limit(view)
-    verb = "resume" if limit.paused else "pause"
+    verb = pause_verb(view, paused=limit.paused)
     text = (
         "Runs that wait for it start again."
-        if limit.paused
+        if verb == "resume"
         else "No more runs start under it. Those that execute go on."
     )
     named = ("tag", limit.name) if limit.kind == "tag" else (limit.name,)

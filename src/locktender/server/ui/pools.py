@@ -195,13 +195,20 @@ async def set_pool(view: View) -> Response:
     return await view.done(Done(text))
 
 
+def pause_verb(view: View, *, paused: bool) -> str:
+    """What a dialog offers. Its commands stay as they were when it opened, whatever happened since."""
+    if view.fragment == "commands":
+        return view.request.url.path.rpartition("/")[2]
+    return "resume" if paused else "pause"
+
+
 async def ask_pause(view: View) -> Response:
     name = pool_name(view.path("pool"))
     pool = await view.client.pools.get(name)
-    verb, path = ("resume", "resume") if pool.paused else ("pause", "pause")
+    verb = pause_verb(view, paused=pool.paused)
     text = (
         "Tasks that wait for it start again; the limit is as it was before."
-        if pool.paused
+        if verb == "resume"
         else "Nothing more that needs it starts. Running tasks keep their slots until they end."
     )
     return await view.dialog(
@@ -209,7 +216,7 @@ async def ask_pause(view: View) -> Response:
             f"{verb.capitalize()} pool {name}?",
             text,
             f"{verb.capitalize()} it",
-            f"/pools/{segment(name)}/{path}",
+            f"/pools/{segment(name)}/{verb}",
             reasoned(
                 view.cli(f"pools {verb}", name),
                 view.curl("POST", f"/pools/{segment(name)}/{verb}"),

@@ -6,6 +6,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from locktender.base.graph import TRACE
 from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.client.run_details import (
     TaskPart,
@@ -60,7 +61,8 @@ async def ask_retry(view: View) -> Response:
     run, info = await view.run()
     step = view.query("step")
     tasks = await graph_and_tasks(view.core, run.id, TaskPart(limit=1))
-    steps = [node.name for node in tasks.graph.nodes if node.wait is None]
+    nodes = tasks.graph.nodes
+    steps = [each.name for each in nodes if each.wait is None and each.name != TRACE]
     failed = info.state != RunState.SUCCEEDED
     choices = [("", "what has not succeeded")] if failed else []
     choices += [(each, f"{each} and all that follow it") for each in steps]

@@ -257,6 +257,13 @@
   };
   document.addEventListener("htmx:sendError", unanswered);
   document.addEventListener("htmx:timeout", unanswered);
+  // An error that is not ours, of a proxy, does not take the place of what the page shows.
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const { xhr } = event.detail;
+    if (xhr.status < 400 || xhr.status === 422 || xhr.getResponseHeader("HX-Retarget")) return;
+    event.detail.shouldSwap = false;
+    unanswered(event);
+  });
   document.addEventListener("stale", changed);
   document.addEventListener("acted", () => { $("#dialog")?.close(); last = 0; changed(); setTimeout(changed, 700); });
   document.addEventListener("htmx:afterSettle", () => { tick(); drawAll(); mark(); });
