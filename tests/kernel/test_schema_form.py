@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from enum import Enum
+from typing import Literal
+
 import msgspec
 import pytest
 
@@ -23,6 +26,28 @@ class Answer(msgspec.Struct):
 
 
 SCHEMA = msgspec.json.schema(Answer)
+
+
+class Mode(Enum):
+    SLOW = "slow"
+    FAST = "fast"
+
+
+class Defaulted(msgspec.Struct):
+    note: str | None = "as always"
+    mode: Mode = Mode.FAST
+    which: Literal["x", "y"] | None = "y"
+
+
+def test_defaults_beside_a_reference_or_a_choice_of_types_are_shown():
+    fields = form_fields(msgspec.json.schema(Defaulted))
+    assert {each.label: each.value for each in fields} == {
+        "note": "as always",
+        "mode": '"fast"',
+        "which": '"y"',
+    }
+    for each in fields[1:]:
+        assert each.value in dict(each.choices)
 
 
 def test_plain_members_have_fields_and_the_rest_is_json():

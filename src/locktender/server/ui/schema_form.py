@@ -57,9 +57,12 @@ def form_value(schema: Schema, sent: Mapping[str, str]) -> Any:
 
 
 def _resolved(schema: Any, root: Schema) -> Schema:
-    """Without references, and of `X | None` the X."""
+    """Without references, and of `X | None` the X; with the default and the words that stand beside those."""
     found = cast("dict[str, Any]", schema if isinstance(schema, Mapping) else {})
+    beside: dict[str, Any] = {}
     for _ in range(10):
+        told = {key: found[key] for key in ("default", "description") if found.get(key) is not None}
+        beside = told | beside
         reference = found.get("$ref")
         if isinstance(reference, str) and reference.startswith("#/$defs/"):
             found = cast("dict[str, Any]", root.get("$defs", {}).get(reference[8:], {}))
@@ -72,7 +75,7 @@ def _resolved(schema: Any, root: Schema) -> Schema:
         if len(several) != 1:
             break
         found = several[0]
-    return found
+    return found | beside
 
 
 def _properties(schema: Schema) -> dict[str, Any] | None:
