@@ -88,6 +88,12 @@ def test_a_completion_the_leader_had_not_read_is_no_lie():
         assert found(story) == []
     story.wait(task, "pool:db", 2, 2)
     assert found(story) == ["true_reason"], "by now it knows"
+    # A live leader that got no notification reads it a second later, and until then goes on deciding.
+    assert check(story.history(unheard_us=1_000_000)) == []
+    story.at += 1_000_000
+    story.wait(task, "pool:db", 2, 2)
+    story.wait(task, "pool:db", 2, 2)
+    assert [each.rule for each in check(story.history(unheard_us=1_000_000))] == ["true_reason"]
 
 
 @pytest.mark.parametrize(("used", "expected"), [(2, []), (1, ["true_reason"])])

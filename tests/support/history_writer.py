@@ -51,8 +51,11 @@ class HistoryWriter:
         rejections: tuple[Rejection, ...] = (),
         max_active: tuple[Ceiling, ...] = (),
         slack_us: int = 0,
+        unheard_us: int = 0,
     ) -> History:
-        return History(self.events, self.graphs, rejections, max_active, complete, slack_us)
+        return History(
+            self.events, self.graphs, rejections, max_active, complete, slack_us, unheard_us
+        )
 
     @property
     def seq(self) -> int:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from locktender.base.clock import MILLISECOND
+from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.events import Event, EventRow, unpack
 from locktender.base.graph import Graph, read_graph
 from locktender.client.client import Client
@@ -23,6 +23,8 @@ Source = Client | str | os.PathLike[str]
 
 SLACK_US = 50 * MILLISECOND
 """How long before its commit a live leader may have read the clock."""
+UNHEARD_US = 5 * SECOND
+"""Five times as long as a leader goes without reading what others did: after the store was away, or machines were busy."""
 MOST_SHOWN = 20
 _PAGE = 10_000
 T = TypeVar("T")
@@ -100,6 +102,7 @@ def _history(read: Read, slack_us: int, rejections: Sequence[Rejection]) -> Hist
         rejections=rejections,
         complete=read.idle,
         slack_us=slack_us,
+        unheard_us=UNHEARD_US,
         checked=read.checked,
         thinned=read.thinned,
     )

@@ -52,6 +52,9 @@ class History:
     slack_us: int = 0
     """How long before its commit a leader may have read the clock. 0 for simulated time; on a live
     system rates, back-off and deadlines are decided a little before the instant the event carries."""
+    unheard_us: int = 0
+    """For how long a leader may not know what workers gave back. 0 for simulated time; a live one reads
+    everything once a second, where a notification was lost, and later on a busy machine."""
     checked: int = 0
     """Up to this seq the history was checked when it was whole; since then whole runs were pruned from it."""
     thinned: int = 0

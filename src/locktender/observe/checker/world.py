@@ -102,7 +102,7 @@ class HistoryState(PlaceCounts):
         self.released: list[Released] = []
         """What the leader may or may not have known of when it decided: everything since its last
         commit, and what workers gave back before that while the cycle may have been decided already,
-        or no longer ago than the history's slack."""
+        or no longer ago than it may have heard nothing of."""
         self._given_back: deque[list[Released]] = deque([[]], maxlen=DECIDED_AHEAD)
         self._unheard: deque[tuple[int, Released]] = deque()
         self.unreadable: str | None = None
@@ -405,7 +405,8 @@ class HistoryState(PlaceCounts):
         self.returns.clear()
         self.waits.clear()
         self.released = [each for several in self._given_back for each in several]
-        while self._unheard and self._unheard[0][0] <= self.commit.at - self.history.slack_us:
+        unheard_us = max(self.history.slack_us, self.history.unheard_us)
+        while self._unheard and self._unheard[0][0] <= self.commit.at - unheard_us:
             self._unheard.popleft()
         known = set(map(id, self.released))
         self.released += [each for _, each in self._unheard if id(each) not in known]
