@@ -48,7 +48,7 @@ def _gate() -> Iterator[None]:
 def test_a_flow_runs_and_its_result_has_the_annotated_type(engine: Client):
     assert engine.submit(flows.summed, [1, 2, 3]).result(timeout="60s") == 12
     # also where only the steps say what they return
-    assert engine.submit(flows.measured, "abc").result(timeout=10) == flows.Stats(3, "abc")
+    assert engine.submit(flows.measured, "abc").result(timeout="60s") == flows.Stats(3, "abc")
     assert engine.submit(flows.all_measured, ["a", "bc"]).result(60) == [
         flows.Stats(1, "a"),
         flows.Stats(2, "bc"),

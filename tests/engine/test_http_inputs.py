@@ -213,6 +213,7 @@ async def test_a_request_that_never_ends_is_cut_off(port: int, monkeypatch: pyte
                     return found
 
     assert await asyncio.to_thread(drip) == b"closed"
+    monkeypatch.undo()
     assert (await fetch(port, "/api/v1/runs", "POST", RUN)).status == 202
 
 

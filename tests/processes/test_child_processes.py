@@ -216,7 +216,7 @@ SLOW_TO_IMPORT = """
 import json, time
 from types import SimpleNamespace
 
-time.sleep(2.5)
+time.sleep(5.5)
 STEPS = {
     "pid": SimpleNamespace(
         fn=lambda: True,
@@ -235,7 +235,7 @@ async def test_a_timeout_does_not_count_the_start_of_the_child(tmp_path: Path):
     root.mkdir()
     source = CodeSource("slow", str(tmp_path / "slow.py"))
     async with Harness("process", root, steps="slow:STEPS") as harness:
-        job = Attempt(1, 1, "run", STEPS["pid"], b"[]", source=source, timeout_us=2 * SECOND)
+        job = Attempt(1, 1, "run", STEPS["pid"], b"[]", source=source, timeout_us=5 * SECOND)
         harness.executor.start(job, harness._done)
         assert (await harness.end_of(job)).state == "completed"
 

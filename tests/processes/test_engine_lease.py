@@ -118,7 +118,7 @@ def test_c3_a_thread_that_outlives_close_keeps_its_slot(tmp_path: Path) -> None:
         first = embedded(sys.argv[1], grace="100ms", **KEPT)
         first.pools.set("p", limit=1)
         left = first.submit(staying).id
-        while not first.workers.list()[0].in_flight or not Path(sys.argv[2]).exists():
+        while not any(w.in_flight for w in first.workers.list()) or not Path(sys.argv[2]).exists():
             pass
         first.close()
         record("closed")
@@ -154,7 +154,7 @@ def test_b12_a_thread_that_outlives_the_lease_ends_the_process(tmp_path: Path) -
         import sqlite3
         engine = embedded(sys.argv[1], exit_when_stuck=True, **SHORT)
         run = engine.submit(staying)
-        while not engine.workers.list()[0].in_flight or not Path(sys.argv[2]).exists():
+        while not any(w.in_flight for w in engine.workers.list()) or not Path(sys.argv[2]).exists():
             pass
         # Nobody can write any more, so nobody can renew.
         other = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=60)

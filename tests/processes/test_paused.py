@@ -102,6 +102,7 @@ def test_b12_a_stopped_leader_and_worker_are_replaced(
         eventually(lambda: noticed(overlap, "db", workers[0]))
         eventually(lambda: workers[0].returncode is not None or _works(client, workers[0]))
         workers[0].noticed()
+        eventually(lambda: len(load.runs) >= 10)
     load.check(overlap, at_least=10)
     works(client)
     # Nothing in the history is of the stopped leader's, from the moment another leads.

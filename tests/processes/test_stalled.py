@@ -20,7 +20,7 @@ pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
 FILE = Path(__file__).parents[1] / "steps" / "stall_steps.py"
 steps: Any = load(source(FILE))
-SHORT: dict[str, Any] = {"worker_lease": "2s", "heartbeat": "400ms"}
+SHORT: dict[str, Any] = {"worker_lease": "4s", "heartbeat": "400ms"}
 """Passes while the test looks on. A healthy worker that is late by as much is stalled too, and goes on."""
 
 

@@ -24,7 +24,7 @@ Source = Client | str | os.PathLike[str]
 SLACK_US = 50 * MILLISECOND
 """How long before its commit a live leader may have read the clock."""
 UNHEARD_US = 5 * SECOND
-"""Five times as long as a leader goes without reading what others did: after the store was away, or machines were busy."""
+"""Five times as long as a leader goes without reading what others did, where it got no notification."""
 MOST_SHOWN = 20
 _PAGE = 10_000
 T = TypeVar("T")
