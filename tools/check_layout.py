@@ -16,7 +16,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "locktender"
 SMALL_LINES = 60
 MOST_LINES = 450
-_COMMAND = "one file per command, imported at every start: what it needs is imported when it runs"
 APART: dict[str, str] = {
     "locktender.kernel.unfolding": "lifecycle.py is about every run, this about those submitted by name",
     "locktender.kernel.upkeep": "what the passing of time leaves behind is no part of deciding",

@@ -25,7 +25,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "tag and too much": (["limits", "set", "tenant=acme", "3", "5"], "--max-active N"),
     "time in two words": (["limits", "set", "age_boost", "5", "minutes"], "age_boost 5m"),
     "negative time": (["limits", "set", "age_boost", "-5m"], "age_boost is not a duration"),
-    "two values": (["limits", "set", "max_active", "15", "20"], "'20' stands behind it"),
+    "two values": (["limits", "set", "max_active", "15", "20"], "'20' is one too many"),
     "ceiling of no tag": (
         ["limits", "set", "placement", "pack", "--max-active", "3"],
         "placement does not take it",
@@ -40,7 +40,7 @@ BAD: dict[str, tuple[list[str], str]] = {
         ["limits", "set", "fair", "tenant", "--max-active", "3"],
         "fair does not take it",
     ),
-    "unknown and too much": (["limits", "set", "max_activ", "1", "2"], "'2' stands behind it"),
+    "unknown and too much": (["limits", "set", "max_activ", "1", "2"], "'2' is one too many"),
     "bad lease": (["pools", "set", "db", "2", "--lease", "soon"], '"90s"'),
     "bad rate": (["pools", "set", "db", "2", "--rate", "fast"], "60/min"),
     "burst alone": (["pools", "set", "db", "2", "--burst", "5"], "burst needs a rate"),

@@ -1,4 +1,4 @@
-"""A leader's commit, and the rows that it alone has. Who reads a store does without them.
+"""A leader's commit, and the rows that it alone has. Processes that only read do not import them.
 
 Named tuples in the order of their columns, as in `changes.py`.
 """

@@ -175,7 +175,7 @@ def _refuse_unfit(
     is_tag = name == "tag" or "=" in name
     if limit is not None and name != "tag":
         raise InvalidInput(
-            f"{name} takes one value, and {limit!r} stands behind it.",
+            f"{name} takes one value; {limit!r} is one too many.",
             field="limit",
             got=f"{value} {limit}",
             hint=_one_value(name, value),

@@ -104,7 +104,7 @@ def server(
 
     if local_postgres is not None and shell.url is not None:
         raise InvalidInput(
-            f"{_LOCAL} is a store of its own: --url names another.",
+            f"{_LOCAL} and --url cannot be used together: each names a store.",
             field="url",
             hint="Leave one of them out.",
         )

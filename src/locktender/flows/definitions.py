@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast, get_args
 
 from locktender.base import codec, names
 from locktender.base.durations import microseconds
@@ -342,7 +342,7 @@ def _parallel(value: object) -> tuple[int | None, dict[str, int]]:
     if not isinstance(value, Mapping):
         return _bound(value, "max_parallel"), {}
     pairs: list[tuple[object, object]] = list(value.items())  # pyright: ignore[reportUnknownArgumentType]
-    known = ("async", "thread", "process")
+    known = tuple(each for each in get_args(options.StepExecutor) if each != "auto")
     return None, {
         options.one_of(executor, known, "max_parallel"): _bound(most, f"max_parallel.{executor}")
         for executor, most in pairs

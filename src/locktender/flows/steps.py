@@ -267,7 +267,7 @@ def step(fn: Any = None, /, **given: Any) -> Any:
     retries            attempts after the first one, 0 to 1,000,000; default 0
     retry_delay        back-off before the first retry; default "1s"
     backoff            factor from each retry to the next, 1 to 1,000; default 2.0
-    jitter             takes up to half off each back-off, at random; default True
+    jitter             takes up to half off each back-off, by a hash of the task; default True
     max_retry_delay    the longest back-off; default "1h"
     retry_on           retry only after these exceptions; default None: after every one
     timeout            how long one attempt may run; default None, no bound

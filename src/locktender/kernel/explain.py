@@ -334,7 +334,7 @@ def _worker(view: GateView, entry: TaskEntry, block: Block, typical: Typical) ->
     matching = {worker.id: worker for worker in workers if worker.fits(requirement)}
     several = list(matching.values())
     key = view.key_of(wanted, several)
-    # Whoever is in its way: on the same workers, in the same kind of permit, or in any where the total bounds.
+    # Tasks that are in its way: on the same workers, in the same kind of permit, or in any where the total bounds.
     by_total = {each.id for each in several if bound_by_total(each, executor)}
     running = view.in_flight(
         key,

@@ -130,7 +130,7 @@ def _gates(head: QueuedRun) -> tuple[Gate, ...]:
 
 
 def place_precision(ledger: Ledger, head: QueuedRun, line: QueuePosition) -> Precision:
-    """How a run's place in `line` is meant: whoever is held up at a tag is overtaken by those behind."""
+    """How a run's place in `line` is meant: a run that is held up at a tag is overtaken by those behind."""
     if line.precision != "exact":
         return line.precision
     waits_for_another = head.row.waits_for is not None and head.lane is None
@@ -239,7 +239,7 @@ def _names(waiting: list[Holder]) -> str:
 def _turns(ledger: Ledger, gates: tuple[Gate, ...], line: QueuePosition) -> int:
     """How many of those before a run take a place at the run gate in its stead.
 
-    Whoever is held up at a tag that the run does not carry is overtaken, but takes the places that come
+    A run that is held up at a tag which this one does not carry is overtaken, but takes the places that come
     free at that tag: the others have the rest.
     """
     full = [gate for gate in ledger.tag_gates.values() if gate.used >= gate.cap]

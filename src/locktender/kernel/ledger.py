@@ -273,7 +273,7 @@ class Ledger(RunLedger):
             yield task, worker, offered
 
     def _note_holder(self, task: TaskEntry, sign: int) -> None:
-        """Its run holds its slots, or does not any more: for those who want to know to whom they wait."""
+        """Its run holds its slots, or does not any more: for `why` and `blame`."""
         run = task.run.seq
         for gate, slots in task.lane.slots if task.lane is not None else ():
             if gate.parked:

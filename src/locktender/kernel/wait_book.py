@@ -131,7 +131,7 @@ def _holders(ledger: Ledger, gate: Gate, name: str) -> list[tuple[int, int]]:
 
 
 def _named(found: Mapping[int, int]) -> list[tuple[int, int]]:
-    """Those with most; what others hold is not charged to them, but to nobody."""
+    """Those with most; what others hold is recorded under run `NOBODY`."""
     named = nlargest(MAX_HOLDERS, found.items(), key=lambda each: each[1])
     others = sum(found.values()) - sum(slots for _, slots in named)
     return [*named, (NOBODY, others)] if others else named

@@ -47,7 +47,10 @@ def http_options(
     """Raises `InvalidInput` for what is wrong or unsafe."""
     if auth not in (None, "none", "tokens"):
         raise InvalidInput(
-            "auth is none or tokens.", field="auth", got=auth, hint="none is for loopback alone."
+            "auth must be none or tokens.",
+            field="auth",
+            got=auth,
+            hint="none is for loopback alone.",
         )
     needs: Auth = "none" if loopback else "tokens"
     chosen: Auth = needs if auth is None else auth  # type: ignore[assignment]

@@ -141,7 +141,7 @@ class InForce:
         self.limits = msgspec.structs.replace(self.limits, **fields)
 
     def regime(self, pool: str) -> tuple[str, int]:
-        """Which rule sets the pool's rate, and its how manieth rate that is."""
+        """Which rule sets the pool's rate, and how often that rule has set another one."""
         name = pool if pool in self.pools else f"{pool.partition('[')[0]}[*]"
         return name, self.regimes.get(name, 0)
 

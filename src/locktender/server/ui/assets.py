@@ -1,6 +1,6 @@
 """What pages load: read once, named by a hash of its content, kept by browsers for a year.
 
-`static/vendor` is fetched by `make vendor`; `vendor.lock` has its versions and hashes.
+`static/vendor` is fetched by `make vendor`; `tools/vendor.lock.json` has its versions and hashes.
 """
 
 from __future__ import annotations

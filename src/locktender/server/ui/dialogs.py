@@ -98,7 +98,7 @@ def _is_number(text: str, whole: bool) -> bool:
 
 
 def number(text: str) -> Any:
-    """A number where it is one; what is wrong with it is said by whoever checks it."""
+    """An int if the text is one, else the text: the verb that takes it checks it."""
     return int(text) if _WHOLE.fullmatch(text) and len(text) < 12 else text
 
 

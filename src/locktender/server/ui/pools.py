@@ -117,7 +117,7 @@ async def _current(view: View, name: str) -> PoolInfo:
 
 
 def _changing(view: View) -> AsyncClient:
-    """A client whose change is stored with its reason, and only if nobody was faster."""
+    """A client whose change is stored with its reason, and refused if the pool changed since the form opened."""
     version, reason = view.sent("version"), view.sent("reason")
     return AsyncClient(view.core.acting(view.principal.name, version or None, reason=reason))
 

@@ -4,7 +4,7 @@ What the other way reads before it decides (`client_verbs.py`) stands here as co
 writes: the limits are those that the lanes were chosen by, no id is stored, the lanes and graphs exist, the time
 reckoned here is right and not before that of the last run, and the runs fit under the ceiling of all. They are
 judged in the statement's snapshot, and `last_run` and `admissions` must still be as in that snapshot when their
-rows are updated: whoever was admitted meanwhile changed one of them. So it is as if the submitter had been alone.
+rows are updated: a submitter that was admitted meanwhile changed one of them. So it is as if this one were alone.
 Where a condition fails nothing is written, and the other way decides. Where many submit, the statement itself
 waits for their lock, in a function that reads all this behind it (`may_admit`): also one round trip, and while the
 lock is held nobody is waited for but the server and its disk. The statement counts the numbers of the runs from

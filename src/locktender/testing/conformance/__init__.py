@@ -7,7 +7,7 @@ A test module of an implementation imports the suites and gives them a fixture:
     @pytest.fixture
     async def world(tmp_path):
         clock = ManualClock()
-        world = World(lambda: MyStore(tmp_path / "db", clock), clock)
+        world = StoreScene(lambda: MyStore(tmp_path / "db", clock), clock)
         yield world
         await world.close()
 

@@ -212,10 +212,10 @@ class TestSubmitting:
         assert (await submitted(store)).retry_after_us >= 60 * SECOND
 
     @pytest.mark.parametrize(("together", "every"), [(1, 10), (5, 10), (3, 1), (1, 25)])
-    async def test_whoever_waits_as_long_as_he_was_told_gets_in(
+    async def test_a_submitter_that_waits_for_retry_after_is_admitted(
         self, world: StoreScene, together: int, every: int
     ) -> None:
-        """Under a steady drain, at whatever second he is refused."""
+        """Under a steady drain, at whatever second it is refused."""
         store = await world.open()
         await set_ceiling(store, 10)
         leader = await SceneLeader.stand(store, lease_us=36_000 * SECOND)
