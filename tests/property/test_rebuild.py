@@ -204,7 +204,8 @@ def books(scheduler: Scheduler) -> dict[str, Any]:
                 entry.state,
                 entry.in_line,
                 entry.not_before,
-                entry.requested_at,
+                # An item of a large map without a row yet is asked for again.
+                entry.requested_at if entry.stored else None,
                 entry.attempt,
                 entry.tries,
                 entry.abandons,
