@@ -204,14 +204,14 @@ def books(scheduler: Scheduler) -> dict[str, Any]:
                 entry.state,
                 entry.in_line,
                 entry.not_before,
-                # An item of a large map without a row yet is asked for again.
-                entry.requested_at if entry.stored else None,
+                entry.requested_at,
                 entry.attempt,
                 entry.tries,
                 entry.abandons,
                 entry.worker,
             )
             for entry in scheduler.lifecycle.tasks.values()
+            if entry.stored  # an item of a large map that has no row yet is asked for again, in slices
         },
         "verdicts": {run.seq: run.row.verdict for run in ledger.runs.values()},
     }
