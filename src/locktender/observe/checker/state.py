@@ -445,18 +445,3 @@ class CheckedWorker:
         self.leaving: bool = False
         """Lost or left since the leader's last commit: an offer may have crossed that."""
         self.gone: bool = False
-
-
-def add_to(counts: dict[TagSlot, int], slot: TagSlot, step: int) -> None:
-    counts[slot] = counts.get(slot, 0) + step
-    if not counts[slot]:
-        del counts[slot]
-
-
-def enrol(keys: dict[str, set[int]], key: str, run: int, step: int) -> None:
-    if step > 0:
-        keys.setdefault(key, set()).add(run)
-    elif key in keys:
-        keys[key].discard(run)
-        if not keys[key]:
-            del keys[key]
