@@ -327,7 +327,7 @@ class Reading(StoreBase, Protocol):
         ...
 
     async def executing_tasks(self, most: int) -> int:
-        """How many tasks the executing runs have, ended ones included; counted up to `most`."""
+        """How many tasks the executing runs have, ended ones and items without rows included; up to `most`."""
         ...
 
     async def answer_to(self, question: str) -> bytes | None:

@@ -205,12 +205,14 @@ WHERE r.state IN ('running', 'cancelling')
 ORDER BY t.id
 
 -- name: tasks_executing_count
--- How many tasks the executing runs have, at most so many.
-SELECT count(*) FROM (
-    SELECT 1 FROM run r CROSS JOIN task t
-    WHERE r.state IN ('running', 'cancelling')
-        AND t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
-    LIMIT ?
+-- How many tasks the executing runs have, at most so many: by the last number of each, since items of a map that
+-- wait may have no rows yet.
+SELECT coalesce(min(?1, sum(numbers)), 0) FROM (
+    SELECT (
+        SELECT (max(t.id) & 1048575) + 1 FROM task t
+        WHERE t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
+    ) AS numbers
+    FROM (SELECT seq FROM run WHERE state IN ('running', 'cancelling') LIMIT ?1) r
 )
 
 -- name: answer_get
