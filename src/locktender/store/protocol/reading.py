@@ -58,6 +58,8 @@ class NodeCount(NamedTuple):
     node: int
     state: str
     tasks: int
+    last: int = -1
+    """The last item of those; −1: none of them is an item."""
 
 
 class CountedTasks(NamedTuple):

@@ -221,8 +221,8 @@ SELECT
 FROM locktender.task t WHERE t.id >= $1::bigint << 20 AND t.id < ($1 + 1) << 20 ORDER BY t.id
 
 -- name: tasks_counted
--- How many tasks of one run are in which state, by step.
-SELECT node, state, count(*) AS tasks FROM locktender.task
+-- How many tasks of one run are in which state, by step, and the last item of those.
+SELECT node, state, count(*) AS tasks, max(idx) AS last FROM locktender.task
 WHERE id >= $1::bigint << 20 AND id < ($1 + 1) << 20 GROUP BY node, state
 
 -- name: tasks_some

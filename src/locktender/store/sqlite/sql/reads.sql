@@ -227,8 +227,8 @@ SELECT
 FROM task WHERE id >= ?1 << 20 AND id < (?1 + 1) << 20 ORDER BY id
 
 -- name: tasks_counted
--- How many tasks of one run are in which state, by step.
-SELECT node, state, count(*) FROM task WHERE id >= ?1 << 20 AND id < (?1 + 1) << 20 GROUP BY node, state
+-- How many tasks of one run are in which state, by step, and the last item of those.
+SELECT node, state, count(*), max(idx) FROM task WHERE id >= ?1 << 20 AND id < (?1 + 1) << 20 GROUP BY node, state
 
 -- name: tasks_some
 -- Tasks of one run behind a number, of some steps and in some states (null: all), by id.
