@@ -88,6 +88,8 @@ _GC_DEFAULTS = frozenset({(700, 10), (2_000, 10)})
 _GC_THRESHOLDS = (10_000, 20, 50)
 """Of our own processes. Thousands of attempts in flight are many objects and no cycles: the starts and ends of
 10,000 steps took 1.0 s with Python's thresholds and 0.7 s with these."""
+_GC_WITHOUT_BODIES = (100_000, 20, 50)
+"""Of a process that runs no user code: what it makes for a run goes without a collection."""
 
 
 def freeze_own_objects() -> None:
@@ -204,7 +206,7 @@ async def serve(
     """
     stop.hard_end.grace_seconds = settings.grace_us / SECOND
     if gc.get_threshold()[:2] in _GC_DEFAULTS:  # else the user's code has set its own
-        gc.set_threshold(*_GC_THRESHOLDS)
+        gc.set_threshold(*(_GC_THRESHOLDS if work else _GC_WITHOUT_BODIES))
     opening = Core.open(
         settings, engine=True, lead=lead, work=work, more=more, ends_itself=True, waits=True
     )

@@ -86,7 +86,12 @@ class RunGraph:
         self, existing: Sequence[Existing] = (), *, stopping: bool = False, failing: bool = False
     ) -> Advance:
         """Start, or pick up from rows that are already there (of a run that is being ended: as `stop`)."""
-        return run_through(self.beginning(existing, stopping=stopping, failing=failing))
+        if existing or stopping:
+            return run_through(self.beginning(existing, stopping=stopping, failing=failing))
+        self._work = [
+            step.index for step in self.steps if step.waits == 0
+        ]  # in order: it is a heap
+        return self._settle()
 
     def beginning(
         self, existing: Sequence[Existing] = (), *, stopping: bool = False, failing: bool = False

@@ -371,7 +371,10 @@ def why_not(step: NodeState, steps: Sequence[NodeState]) -> tuple[str, bool] | N
 
 def failure_before(step: NodeState, steps: Sequence[NodeState]) -> bytes | None:
     """For a step that asks for it: the failure it runs after, the first in the order of the flow's calls."""
-    if not any(isinstance(each, FailureOf) for each in step.node.args):
+    for each in step.node.args:
+        if isinstance(each, FailureOf):
+            break
+    else:
         return None
     failed = (steps[index] for index in sorted(step.whole) if steps[index].phase is Phase.FAILED)
     found = next((each.failure for each in failed if each.failure is not None), None)
