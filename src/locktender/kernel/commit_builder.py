@@ -43,6 +43,8 @@ class Cycle(msgspec.Struct):
     next_wake: int | None = None
     found_waiting: dict[str, int] = {}
     """Gate → lanes newly found blocked, for the cycle's summary line."""
+    waits: list[dict[str, int]] = []
+    """Gate → microseconds, of each waiter whose wait is over."""
 
 
 class CommitBuilder:

@@ -41,6 +41,7 @@ class WaitBook:
         """Blocked lanes that were found blocked again, or that somebody joined, in this cycle."""
         self.touched: dict[Gate, None] = {}
         """Gates with waiters whose holders have changed."""
+        self._over: list[dict[str, int]] = []
         self._costs: dict[str, list[int]] = {}
         self._written_at = 0
         self._sampled: dict[str, int] = {}
@@ -54,6 +55,7 @@ class WaitBook:
 
     def add(self, waits: dict[str, int]) -> None:
         """A wait is over."""
+        self._over.append(waits)
         for gate, us in waits.items():
             cost = self._costs.get(gate)
             if cost is None:
@@ -61,6 +63,11 @@ class WaitBook:
             else:
                 cost[0] += us
                 cost[1] += 1
+
+    def take_over(self) -> list[dict[str, int]]:
+        """The waits that are over since the last call: gate → microseconds."""
+        over, self._over = self._over, []
+        return over
 
     def changes(self, ledger: Ledger, now: int) -> Iterator[Change]:
         """What is to be written with the commit of this cycle."""

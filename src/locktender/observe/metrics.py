@@ -250,11 +250,9 @@ class Metrics:
         for entry in started:
             ready_at = max(entry.requested_at, entry.not_before)
             self.task_waits.add(max(0, commit.at - ready_at) / SECOND)
-        for _, changes in commit.events:
-            for change in changes:
-                if change.data is not None and (waits := change.data.get("waits")):
-                    for gate, waited_us in waits.items():
-                        self._gate_spread(gate.partition(":")[0]).add(waited_us / SECOND)
+        for waits in cycle.waits:
+            for gate, waited_us in waits.items():
+                self._gate_spread(gate.partition(":")[0]).add(waited_us / SECOND)
 
     def _gate_spread(self, kind: str) -> Spread:
         found = self.gate_waits.get(kind)
