@@ -375,3 +375,26 @@ def test_pages_are_accessible_and_fit(
             assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
     context.close()
     server.ask(f"/runs/{waiting}/cancel", {})
+
+
+CHOOSES_AT_ONCE = """
+new MutationObserver(() => {
+  const select = document.querySelector("#dialog select");
+  if (!select || select.value) return;
+  select.selectedIndex = 1;
+  select.dispatchEvent(new Event("input", {bubbles: true}));
+}).observe(document, {childList: true, subtree: true});
+"""
+
+
+def test_commands_follow_a_choice_that_was_made_before_the_dialog_listened(
+    server: PageServer, context: BrowserContext, tmp_path: Path
+):
+    mended = tmp_path / "mended"
+    mended.touch()
+    run = server.submit("pages broken", {"text": "fine", "mended": str(mended)})
+    server.until(run, "succeeded")
+    with opened(context, f"{server.origin}/runs/{run}") as page:
+        page.evaluate(CHOOSES_AT_ONCE)
+        page.get_by_role("button", name="Run again from …").click()
+        expect(page.locator("#dialog .command code").first).to_contain_text("locktender ")

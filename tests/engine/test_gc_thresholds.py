@@ -29,12 +29,21 @@ async def test_a_program_keeps_its_thresholds_while_an_engine_runs(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("before", "served"),
-    [((700, 10, 10), (10_000, 20, 50)), ((2_000, 10, 10), (10_000, 20, 50)), ((500, 9, 9), None)],
-    ids=["3.11", "3.12", "the user's own"],
+    ("before", "work", "served"),
+    [
+        ((700, 10, 10), True, (10_000, 20, 50)),
+        ((2_000, 10, 10), True, (10_000, 20, 50)),
+        ((700, 10, 10), False, (100_000, 20, 50)),
+        ((500, 9, 9), True, None),
+    ],
+    ids=["3.11", "3.12", "no bodies", "the user's own"],
 )
 async def test_our_own_process_collects_less_often(
-    tmp_path: Path, before: tuple[int, int, int], served: tuple[int, int, int] | None
+    tmp_path: Path,
+    *,
+    before: tuple[int, int, int],
+    work: bool,
+    served: tuple[int, int, int] | None,
 ):
     gc.set_threshold(*before)
     settings: Settings = settings_for(tmp_path / "locktender.db", {"work_dir": str(tmp_path)})
@@ -45,5 +54,5 @@ async def test_our_own_process_collects_less_often(
         seen.append(gc.get_threshold())
         stop.request("the test is over")
 
-    await serve(settings, stop, ready, lead=True, work=False)
+    await serve(settings, stop, ready, lead=True, work=work)
     assert seen == [served or before]

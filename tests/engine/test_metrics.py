@@ -14,8 +14,7 @@ from tests.support.server_harness import PATIENCE, fetch, process, served, until
 from locktender import connect_async, flow, step
 from locktender.base.changes import End
 from locktender.base.clock import ManualClock
-from locktender.base.commits import Commit, RunEvents
-from locktender.base.events import Change
+from locktender.base.commits import Commit
 from locktender.base.limits import Limits, PoolRule
 from locktender.base.model import WorkerRow
 from locktender.base.states import TaskState
@@ -157,13 +156,8 @@ def test_names_of_pools_cannot_fill_the_memory():
 
 def test_waits_are_counted_by_the_kind_of_gate():
     metrics = Metrics()
-    scheduled = {"waits": {"pool:db": 2_000_000, "worker:async": 50_000}}
-    events = [
-        RunEvents(1, [Change("task", 1, "requested", "scheduled", 1, scheduled)]),
-        RunEvents(2, [Change("task", 2, "requested", "scheduled", 2, {"worker": "w"})]),
-        RunEvents(3, [Change("run", 3, "queued", "running", 0, {"waits": {"pool:api": 1}})]),
-    ]
-    metrics.cycle(Cycle(Commit(1, 1, "leader:a", events=events)), 0.5)
+    waits = [{"pool:db": 2_000_000, "worker:async": 50_000}, {"pool:api": 1}]
+    metrics.cycle(Cycle(Commit(1, 1, "leader:a"), waits=waits), 0.5)
     found = read(metrics)
     assert found("gate_wait_seconds_count", gate="pool") == 2
     assert found("gate_wait_seconds_sum", gate="pool") == pytest.approx(2.000001)

@@ -608,3 +608,23 @@ def test_a_sleep_that_is_over_at_the_resume_is_offered_to_nobody():
     stage.now += 1_000_001
     stage.lead.set_limits(Limits(), [], stage.now)
     assert stage.cycle().starts == []
+
+
+def test_a_cycle_hands_on_the_waits_that_its_events_tell():
+    stage = Stage(graph(items(pools=needs(db=1))), Limits(pools={"db": PoolRule(1)}))
+    stage.submit(consts=numbers(3))
+    told: list[dict[str, int]] = []
+    for _ in range(3):
+        [running] = [each for each in stage.entries().values() if each.state == "running"]
+        stage.now += 1_000
+        stage.end(running)
+        cycle = stage.cycle()
+        waits = [
+            change.data["waits"]
+            for each in cycle.commit.events
+            for change in each.changes
+            if change.data and "waits" in change.data
+        ]
+        assert cycle.waits == waits
+        told += waits
+    assert told == [{"pool:db": 1_000}, {"pool:db": 2_000}]
