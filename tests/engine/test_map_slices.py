@@ -10,7 +10,7 @@ from tests.support.db_stores import judged
 from tests.support.fault_injector import Injector
 
 from locktender import Run, RunState, connect, embedded, flow, step
-from locktender.kernel import commit_builder, expansion
+from locktender.kernel import expansion
 from locktender.testing import eventually
 
 pytest_plugins = ["locktender.testing.postgres"]
@@ -101,39 +101,3 @@ def test_it_is_retried_after_it_was_held(store_url: str, half: Run[int]):
 def test_why_and_the_list_of_tasks_show_it(half: Run[int]):
     assert half.why().text()
     assert len(half.tasks()) == SLICE + 1
-
-
-LARGE = 1_200
-
-
-@flow
-def large() -> list[int]:
-    return twice.map(list(range(LARGE)))
-
-
-def test_items_that_wait_without_rows_are_counted(
-    store_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(commit_builder, "STORED_AFTER_US", 1 << 60)
-    with embedded(store_url, pools={SHUT: 2}) as engine, connect(store_url) as other:
-        engine.pools.pause(SHUT)
-        run = engine.submit(large)
-        eventually(lambda: len(run.tasks()) == 1, PATIENCE)
-        for client in (engine, other):
-            [node] = client.runs.get(run.id).graph().nodes
-            assert sum(node.tasks.values()) == LARGE
-            [waiting] = client.runs.get(run.id).why().waiting
-            assert waiting.count in (LARGE - 1, LARGE)
-        engine.pools.resume(SHUT)
-        assert run.result(PATIENCE) == [2 * n for n in range(LARGE)]
-        assert len(run.tasks()) == LARGE
-
-
-def test_items_that_wait_for_long_have_rows(store_url: str) -> None:
-    with embedded(store_url, pools={SHUT: 2}) as engine:
-        engine.pools.pause(SHUT)
-        run = engine.submit(large)
-        eventually(lambda: len(run.tasks()) == LARGE, PATIENCE)
-        run.cancel(force=True)
-        assert run.wait(PATIENCE) == "cancelled"
-    assert asyncio.run(judged(store_url))[0] == []

@@ -211,7 +211,6 @@ def books(scheduler: Scheduler) -> dict[str, Any]:
                 entry.worker,
             )
             for entry in scheduler.lifecycle.tasks.values()
-            if entry.stored  # an item of a large map that has no row yet is asked for again, in slices
         },
         "verdicts": {run.seq: run.row.verdict for run in ledger.runs.values()},
     }

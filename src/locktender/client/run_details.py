@@ -11,7 +11,7 @@ import msgspec
 from locktender.base.changes import TaskRow
 from locktender.base.errors import NotFound
 from locktender.base.events import Event, unpack
-from locktender.base.graph import Graph, Node, Output, condition_text, is_cached, needs_of
+from locktender.base.graph import Graph, Node, condition_text, is_cached, needs_of
 from locktender.base.ids import run_of
 from locktender.base.model import Progress, Stubborn
 from locktender.base.states import (
@@ -93,8 +93,7 @@ async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
 async def graph(core: Core, run_id: str) -> GraphInfo:
     row = await core.row(run_id)
     found = await required_graph(core.store, row)
-    counts = (await core.store.task_page(TaskFilter(row.seq, limit=0))).counts
-    return _graph(found, with_items_without_rows(found, counts))
+    return _graph(found, (await core.store.task_page(TaskFilter(row.seq, limit=0))).counts)
 
 
 class TaskPart(msgspec.Struct, frozen=True):
@@ -138,8 +137,7 @@ async def graph_and_tasks(core: Core, run_id: str, part: TaskPart | None = None)
         TaskFilter(row.seq, nodes, states, part.after, part.limit + 1)
     )
     page, counts = read.tasks[: part.limit], Counter[str]()
-    counted = with_items_without_rows(found, read.counts)
-    for each in counted:
+    for each in read.counts:
         counts[each.state] += each.tasks
     matching = sum(
         each.tasks
@@ -164,7 +162,7 @@ async def graph_and_tasks(core: Core, run_id: str, part: TaskPart | None = None)
         ]
 
     last = page[-1].id if len(read.tasks) > len(page) else None
-    drawn = _graph(found, counted)
+    drawn = _graph(found, read.counts)
     return RunTasks(drawn, counts, shown(page), matching, last, shown(failed))
 
 
@@ -195,32 +193,10 @@ async def task_values(core: Core, run_id: str, task: int) -> tuple[TaskInfo, Run
     raise NotFound(f"run {row.id} has no task {task}.", field="task", got=task)
 
 
-def with_items_without_rows(found: Graph, counts: Sequence[NodeCount]) -> list[NodeCount]:
-    """Items of a large map get rows when they start, or have waited for a while: the others wait, too.
-
-    The row of the last item is written first. A map that follows another one item by item gets its items later.
-    """
-    by_node: dict[int, list[NodeCount]] = {}
-    for each in counts:
-        by_node.setdefault(each.node, []).append(each)
-    more: list[NodeCount] = []
-    for index, several in by_node.items():
-        over = found.nodes[index].over if 0 <= index < len(found.nodes) else None
-        listed = (
-            isinstance(over, Output) and not over.path and found.nodes[over.node].over is not None
-        )
-        if over is None or listed:
-            continue
-        missing = max(each.last for each in several) + 1 - sum(each.tasks for each in several)
-        if missing > 0:
-            more.append(NodeCount(index, TaskState.REQUESTED, missing))
-    return [*counts, *more]
-
-
 def _graph(found: Graph, counts: Sequence[NodeCount]) -> GraphInfo:
-    states: dict[int, Counter[str]] = {}
+    states: dict[int, dict[str, int]] = {}
     for each in counts:
-        states.setdefault(each.node, Counter())[each.state] += each.tasks
+        states.setdefault(each.node, {})[each.state] = each.tasks
     names_ = [node.name for node in found.nodes]
     nodes = [
         NodeInfo(
@@ -232,7 +208,7 @@ def _graph(found: Graph, counts: Sequence[NodeCount]) -> GraphInfo:
             window=node.window,
             pools={need.name: need.slots for need in node.pools},
             wait=node.wait,
-            tasks=dict(states.get(index, {})),
+            tasks=states.get(index, {}),
             run_if=node.run_if,
             condition="" if node.when is None else condition_text(node.when, names_),
             event=None if node.event is None else node.event.name,

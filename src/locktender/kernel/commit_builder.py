@@ -7,7 +7,6 @@ holds at every prefix of the history, not only at the end of each commit.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 import msgspec
@@ -20,10 +19,6 @@ from locktender.base.states import HOLDING, NEW, TaskState
 from locktender.kernel.entries import TaskEntry
 
 _dump = msgspec.json.Encoder().encode
-STORED_AFTER_US = 2_000_000
-"""An item of a large map that waits gets its row after this time, if it has not started before."""
-MAX_STORED_LATE = 500
-"""Such rows of one commit: it must not grow with what waits."""
 
 
 class Cycle(msgspec.Struct):
@@ -54,8 +49,6 @@ class CommitBuilder:
         self.cycles: int = 0
         self._last = 0
         self._held_json: dict[tuple[tuple[str, int], ...], bytes] = {}
-        self._unstored: dict[int, dict[int, TaskEntry]] = {}
-        """By run: items that wait and have no row yet (`add`)."""
         self._open()
 
     def _open(self) -> None:
@@ -67,8 +60,7 @@ class CommitBuilder:
         self._granted: dict[int, list[Change]] = {}
         self._waiting: dict[int, list[Change]] = {}
         self._part = self._freed
-        self._new: dict[int, tuple[TaskEntry, dict[str, Any] | None, bool]] = {}
-        """With what their events carry (None: those are told), and whether they need no row while they wait."""
+        self._new: dict[int, tuple[TaskEntry, bytes, dict[str, Any]]] = {}
         self.requested_again: list[tuple[TaskEntry, dict[str, Any]]] = []
         """With what their events carry: where they wait is added at the end of the cycle."""
         self._dirty: dict[int, TaskEntry] = {}
@@ -94,14 +86,9 @@ class CommitBuilder:
     def record_wait(self, run: int, change: Change) -> None:
         self._waiting.setdefault(run, []).append(change)
 
-    def add(self, entry: TaskEntry, data: dict[str, Any], *, late: bool = False) -> None:
-        """A new task: its row is inserted as it is at the end of the cycle. `data`: what its event carries.
-
-        `late`: where it waits then, its row is inserted when it starts, or after a while (`store_waiting`): most
-        items of a large map start soon, and are written once instead of twice. A leader that takes over before
-        asks for it again, as for an item that was not asked for yet.
-        """
-        self._new[entry.id] = entry, data, late
+    def add(self, entry: TaskEntry, value: bytes, data: dict[str, Any]) -> None:
+        """A new task: its row is inserted as it is at the end of the cycle. `data`: what its event carries."""
+        self._new[entry.id] = (entry, value, data)
 
     def reserve(self, run: int, node: int, idx: int, ordinal: int, now: int) -> TaskRow:
         """The last item of a map whose items come in slices: its row says how many there are."""
@@ -113,8 +100,8 @@ class CommitBuilder:
 
     def still_requested(self) -> Iterator[tuple[TaskEntry, dict[str, Any]]]:
         """Tasks that were requested in this cycle and have not started, with what their events carry."""
-        for entry, data, _ in self._new.values():
-            if data is not None and entry.state == TaskState.REQUESTED:
+        for entry, _, data in self._new.values():
+            if entry.state == TaskState.REQUESTED:
                 yield entry, data
         yield from self.requested_again
 
@@ -128,35 +115,8 @@ class CommitBuilder:
 
     def save(self, entry: TaskEntry) -> None:
         """A task whose row the leader owns: written once, as it is at the end of the cycle."""
-        if entry.id in self._new:
-            return
-        items = self._unstored.get(entry.run.seq) if self._unstored else None
-        if items is None or items.pop(entry.id, None) is None:
+        if entry.id not in self._new:
             self._dirty[entry.id] = entry
-            return
-        self._new[entry.id] = entry, None, False
-        if not items:
-            del self._unstored[entry.run.seq]
-
-    def store_waiting(self, now: int) -> bool:
-        """Items that have waited for a while get their rows, the last in line first: the first may start soon.
-
-        Whether there are more of them.
-        """
-        left = MAX_STORED_LATE
-        for run, items in list(self._unstored.items()):
-            if now - next(reversed(items.values())).requested_at < STORED_AFTER_US:
-                continue
-            if left <= 0:
-                return True
-            for entry in list(islice(reversed(items.values()), left)):
-                del items[entry.id]
-                if entry.run.tasks.get(entry.id) is entry:
-                    self._new[entry.id] = entry, None, False
-                left -= 1
-            if not items:
-                del self._unstored[run]
-        return left <= 0
 
     def save_requested(self, entry: TaskEntry, data: dict[str, Any]) -> None:
         """The same, of a task that is requested again; `data`: what its event carries."""
@@ -180,11 +140,8 @@ class CommitBuilder:
         """The commit of this cycle; the next one begins empty."""
         commit = self.commit
         commit.at = now
-        for entry, _, late in self._new.values():
-            if late and entry.state == TaskState.REQUESTED:
-                self._unstored.setdefault(entry.run.seq, {})[entry.id] = entry
-                continue
-            row = self._row(entry, now)
+        for entry, value, _ in self._new.values():
+            row = self._row(entry, value, now)
             entry.stored = True
             if self._again and entry.id in self._again:
                 self._again[entry.id] = row
@@ -211,7 +168,7 @@ class CommitBuilder:
         self._open()
         return commit
 
-    def _row(self, entry: TaskEntry, now: int) -> TaskRow:
+    def _row(self, entry: TaskEntry, value: bytes, now: int) -> TaskRow:
         return TaskRow(
             entry.id,
             entry.node,
@@ -224,7 +181,7 @@ class CommitBuilder:
             entry.token,
             entry.worker,
             self._held(entry),
-            entry.input,
+            value,
             None,
             self._errors.get(entry.id),
             entry.requested_at,

@@ -256,7 +256,6 @@ class RunGraph:
         count = self.backlog.budget.grant(len(indexes))
         if count < len(indexes):
             self.backlog.put(step, indexes[count:])
-            step.in_slices = step.source is None
             last = step.total - 1
             if step.source is None and indexes[-1] == last and (step.index, last) not in rows:
                 self._out.reserved.append((step.index, last, step.base + last))

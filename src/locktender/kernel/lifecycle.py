@@ -138,18 +138,17 @@ class Lifecycle:
         self.commit_builder.record(
             run.seq, Change("task", task, before, TaskState.REQUESTED, 0, data)
         )
-        progress = self.progress[run.seq]
-        late = before == NEW and entry.spec.wait is None and progress.steps[asked.node].in_slices
-        self.commit_builder.add(entry, data, late=late)
+        self.commit_builder.add(entry, asked.input, data)
         self.tasks[task] = entry
         self.ledger.enter(entry)
         try:
             if entry.spec.wait is not None:
                 instant = self.mail.begin(entry, asked.input, now, self.commit_builder.commit)
                 entry.not_before = data["not_before"] = instant
-            entry.pools = render.pool_needs(entry.spec, progress.scope, asked.item)
+            scope = self.progress[run.seq].scope
+            entry.pools = render.pool_needs(entry.spec, scope, asked.item)
             if entry.spec.cache is not None:
-                self.cache.prepare(entry, progress.scope, asked.item)
+                self.cache.prepare(entry, scope, asked.item)
         except (LocktenderError, LookupError) as error:
             failure = Failure("flow_input", str(error), retryable=False)
             self.end_waiting(entry, entry.state, TaskState.FAILED, failure, now)

@@ -84,8 +84,6 @@ class NodeState(msgspec.Struct):
     """Of a map in order: items below this one were asked for."""
     behind: deque[int] | None = None
     """Of a map that is expanded in slices: items that may be asked for and were not yet."""
-    in_slices: bool = False
-    """It is expanded in slices, and the row of its last item says how many items it has."""
     elements: Sequence[bytes] = ()
     """What it maps over, until all its items were asked for."""
     failure: Failure | None = None

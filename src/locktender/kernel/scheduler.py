@@ -421,7 +421,6 @@ class Scheduler:
 
     def _hand_over(self, starts: list[TaskEntry], now: int) -> Cycle:
         builder, queue = self.commit_builder, self.ledger.task_queue
-        stored_later = builder.store_waiting(now)
         found = record_waits(self.ledger, builder, now)
         self.deadlines.note_blocked(now)
         write_sets(self.lifecycle, swept=self._swept)
@@ -436,7 +435,6 @@ class Scheduler:
         wakes = [queue.next_wake(), self.ledger.run_queue.next_wake(), self.ledger.wait_book.due]
         wakes += [self.lifecycle.timers.next(), self.held.timers.next()]
         more = queue.unfinished or self.ledger.run_queue.unfinished or self.lifecycle.expanding
-        more = more or stored_later
         return Cycle(
             builder.close(now),
             starts,

@@ -29,7 +29,6 @@ from locktender.kernel.reasons import Typical
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import UNKNOWN_US
 from locktender.kernel.waiting_runs import put_cached
-from locktender.observe.live import MIN_TASKS
 from locktender.store.protocol import (
     EventFilter,
     Heads,
@@ -46,9 +45,7 @@ from locktender.store.readable import readable
 async def rebuild(store: Store) -> tuple[Scheduler, Snapshot]:
     """A ledger of all active work as the rows have it now. It decides nothing and writes nothing."""
     snapshot = await store.load(lost=False)
-    # Items of a large map that wait may have no rows yet: of as many as are not asked of the leader, all are told.
-    defaults = Defaults(dispatch_deadline_us=UNKNOWN_US, items_per_cycle=MIN_TASKS)
-    scheduler = Scheduler(snapshot.limits, 0, "why", defaults)
+    scheduler = Scheduler(snapshot.limits, 0, "why", Defaults(dispatch_deadline_us=UNKNOWN_US))
     known = {row.kind for row in snapshot.limit_rows if row.effective is not None}
     scheduler.ledger.default_runs = "runs" not in known
     found = await readable(store, snapshot)

@@ -7,7 +7,14 @@ that has started counts until it ends or is held, whether it has a place or not.
 from __future__ import annotations
 
 from locktender.base.events import Event
-from locktender.observe.checker.state import EXECUTING, CheckedRun, InForce, TagSlot
+from locktender.observe.checker.state import (
+    EXECUTING,
+    CheckedRun,
+    InForce,
+    TagSlot,
+    add_to,
+    enrol,
+)
 
 
 class PlaceCounts:
@@ -82,18 +89,3 @@ class PlaceCounts:
         for each in run.keeps:
             add_to(self.kept_tags, each, -1)
         run.keeps = ()
-
-
-def add_to(counts: dict[TagSlot, int], slot: TagSlot, step: int) -> None:
-    counts[slot] = counts.get(slot, 0) + step
-    if not counts[slot]:
-        del counts[slot]
-
-
-def enrol(keys: dict[str, set[int]], key: str, run: int, step: int) -> None:
-    if step > 0:
-        keys.setdefault(key, set()).add(run)
-    elif key in keys:
-        keys[key].discard(run)
-        if not keys[key]:
-            del keys[key]

@@ -309,7 +309,6 @@ class CheckedTask:
         "plan",
         "pools",
         "requested_at",
-        "requested_in",
         "retryable",
         "run",
         "state",
@@ -333,8 +332,6 @@ class CheckedTask:
         self.pools: dict[str, int] = {}
         self.requested_at: int = 0
         self.first_requested_at: int = 0
-        self.requested_in: int = 0
-        """The term in which it was last requested."""
         self.moved_us: int = 0
         """By how much its row's `requested_at` has moved with the clock, while its place in line has not."""
         self.not_before: int = 0
@@ -357,20 +354,11 @@ class CheckedTask:
             # An offer that was taken back does not cost the task its age.
             self.requested_at, self.moved_us = event.at, 0
         self.not_before = event.data.get("not_before") or 0
-        self.requested_in = event.term
         if self.generation != self.run.generation:
             # A retried run gives each task its attempts anew.
             self.generation = self.run.generation
             self.first_requested_at = event.at
             self.tries = self.abandons = 0
-
-    def may_be_unstored(self, term: int) -> bool:
-        """Whether the leader of a later `term` may not know that it was requested.
-
-        An item of a large map has no row while it waits for the first time and not for long.
-        """
-        first = self.state == TaskState.REQUESTED and self.index >= 0 and not self.token
-        return first and term > self.requested_in
 
     @property
     def standing(self) -> int:
@@ -445,3 +433,18 @@ class CheckedWorker:
         self.leaving: bool = False
         """Lost or left since the leader's last commit: an offer may have crossed that."""
         self.gone: bool = False
+
+
+def add_to(counts: dict[TagSlot, int], slot: TagSlot, step: int) -> None:
+    counts[slot] = counts.get(slot, 0) + step
+    if not counts[slot]:
+        del counts[slot]
+
+
+def enrol(keys: dict[str, set[int]], key: str, run: int, step: int) -> None:
+    if step > 0:
+        keys.setdefault(key, set()).add(run)
+    elif key in keys:
+        keys[key].discard(run)
+        if not keys[key]:
+            del keys[key]

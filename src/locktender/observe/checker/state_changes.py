@@ -54,9 +54,7 @@ class LegalEdge(Rule):
         if run.state == NEW:
             self.report(event, f"task {task.id} belongs to run {run.id}, which was never queued.")
         deputy = Owner.LEADER if self._hands_back_for_the_lost(event, task) else None
-        unknown = event.before == NEW and task.may_be_unstored(event.term)
-        believed = NEW if unknown else task.state
-        self._change(event, f"task {task.id}", believed, _TASK_CHANGES, deputy)
+        self._change(event, f"task {task.id}", task.state, _TASK_CHANGES, deputy)
 
     def _hands_back_for_the_lost(self, event: Event, task: CheckedTask) -> bool:
         """Tasks in a worker's drain list are handed back for it, once it is gone and not before."""

@@ -159,7 +159,6 @@ class Bypass(Rule):
 
     def request(self, _event: Event, task: CheckedTask) -> None:
         if task.plan is not None and task.plan.slots > 1:
-            self._lines.remove(task)  # it may be requested once more by the next leader
             self._new[task.id] = task
 
     def leave(self, _event: Event, task: CheckedTask) -> None:

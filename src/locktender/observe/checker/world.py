@@ -23,7 +23,7 @@ from typing import Any, Final
 from locktender.base.events import Event
 from locktender.base.states import NEW, RunState, TaskState
 from locktender.observe.checker.history import GraphPlan, History, plan_of
-from locktender.observe.checker.place_counts import PlaceCounts, add_to, enrol
+from locktender.observe.checker.place_counts import PlaceCounts
 from locktender.observe.checker.state import (
     ACTIVE,
     COMPLETED,
@@ -43,6 +43,8 @@ from locktender.observe.checker.state import (
     SeenRuns,
     TagSlot,
     UseCount,
+    add_to,
+    enrol,
 )
 
 _PENDING: Final = TaskState.PENDING.value

@@ -58,8 +58,6 @@ class NodeCount(NamedTuple):
     node: int
     state: str
     tasks: int
-    last: int = -1
-    """The last item of those; −1: none of them is an item."""
 
 
 class CountedTasks(NamedTuple):
@@ -329,7 +327,7 @@ class Reading(StoreBase, Protocol):
         ...
 
     async def executing_tasks(self, most: int) -> int:
-        """How many tasks the executing runs have, ended ones and items without rows included; up to `most`."""
+        """How many tasks the executing runs have, ended ones included; counted up to `most`."""
         ...
 
     async def answer_to(self, question: str) -> bytes | None:

@@ -199,13 +199,11 @@ WHERE r.state IN ('running', 'cancelling')
 ORDER BY t.id
 
 -- name: tasks_executing_count
--- How many tasks the executing runs have, at most so many: by the last number of each, since items of a map that
--- wait may have no rows yet.
-SELECT least($1::bigint, coalesce(sum(t.numbers), 0)::bigint)
-FROM (SELECT seq FROM locktender.run WHERE state IN ('running', 'cancelling') LIMIT $1::bigint) r
-CROSS JOIN LATERAL (
-    SELECT (max(id) & 1048575) + 1 AS numbers FROM locktender.task
-    WHERE id >= r.seq << 20 AND id < (r.seq + 1) << 20
+-- How many tasks the executing runs have, at most so many.
+SELECT count(*) FROM (
+    SELECT 1 FROM locktender.run r JOIN locktender.task t ON t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
+    WHERE r.state IN ('running', 'cancelling')
+    LIMIT $1
 ) t
 
 -- name: answer_get
@@ -221,8 +219,8 @@ SELECT
 FROM locktender.task t WHERE t.id >= $1::bigint << 20 AND t.id < ($1 + 1) << 20 ORDER BY t.id
 
 -- name: tasks_counted
--- How many tasks of one run are in which state, by step, and the last item of those.
-SELECT node, state, count(*) AS tasks, max(idx) AS last FROM locktender.task
+-- How many tasks of one run are in which state, by step.
+SELECT node, state, count(*) AS tasks FROM locktender.task
 WHERE id >= $1::bigint << 20 AND id < ($1 + 1) << 20 GROUP BY node, state
 
 -- name: tasks_some

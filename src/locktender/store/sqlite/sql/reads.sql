@@ -205,14 +205,12 @@ WHERE r.state IN ('running', 'cancelling')
 ORDER BY t.id
 
 -- name: tasks_executing_count
--- How many tasks the executing runs have, at most so many: by the last number of each, since items of a map that
--- wait may have no rows yet.
-SELECT coalesce(min(?1, sum(numbers)), 0) FROM (
-    SELECT (
-        SELECT (max(t.id) & 1048575) + 1 FROM task t
-        WHERE t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
-    ) AS numbers
-    FROM (SELECT seq FROM run WHERE state IN ('running', 'cancelling') LIMIT ?1) r
+-- How many tasks the executing runs have, at most so many.
+SELECT count(*) FROM (
+    SELECT 1 FROM run r CROSS JOIN task t
+    WHERE r.state IN ('running', 'cancelling')
+        AND t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
+    LIMIT ?
 )
 
 -- name: answer_get
@@ -227,8 +225,8 @@ SELECT
 FROM task WHERE id >= ?1 << 20 AND id < (?1 + 1) << 20 ORDER BY id
 
 -- name: tasks_counted
--- How many tasks of one run are in which state, by step, and the last item of those.
-SELECT node, state, count(*), max(idx) FROM task WHERE id >= ?1 << 20 AND id < (?1 + 1) << 20 GROUP BY node, state
+-- How many tasks of one run are in which state, by step.
+SELECT node, state, count(*) FROM task WHERE id >= ?1 << 20 AND id < (?1 + 1) << 20 GROUP BY node, state
 
 -- name: tasks_some
 -- Tasks of one run behind a number, of some steps and in some states (null: all), by id.
