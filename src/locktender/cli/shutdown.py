@@ -89,7 +89,7 @@ _GC_THRESHOLDS = (10_000, 20, 50)
 """Of our own processes. Thousands of attempts in flight are many objects and no cycles: the starts and ends of
 10,000 steps took 1.0 s with Python's thresholds and 0.7 s with these."""
 _GC_WITHOUT_BODIES = (100_000, 20, 50)
-"""Of a process that runs no user code: what it makes for a run goes without a collection."""
+"""Of a process that runs no bodies: what it makes for a run is freed without a collection."""
 
 
 def freeze_own_objects() -> None:

@@ -88,9 +88,8 @@ class RunGraph:
         """Start, or pick up from rows that are already there (of a run that is being ended: as `stop`)."""
         if existing or stopping:
             return run_through(self.beginning(existing, stopping=stopping, failing=failing))
-        self._work = [
-            step.index for step in self.steps if step.waits == 0
-        ]  # in order: it is a heap
+        # Sorted, so it is a heap.
+        self._work = [step.index for step in self.steps if step.waits == 0]
         return self._settle()
 
     def beginning(

@@ -444,5 +444,5 @@ class Scheduler:
             unfinished=bool(more),
             next_wake=min((at for at in wakes if at is not None), default=None),
             found_waiting=found,
-            waits=self.ledger.wait_book.take_over(),
+            waits=self.ledger.wait_book.take_ended(),
         )

@@ -64,7 +64,7 @@ class WaitBook:
                 cost[0] += us
                 cost[1] += 1
 
-    def take_over(self) -> list[dict[str, int]]:
+    def take_ended(self) -> list[dict[str, int]]:
         """The waits that are over since the last call: gate → microseconds."""
         over, self._over = self._over, []
         return over
@@ -138,7 +138,7 @@ def _holders(ledger: Ledger, gate: Gate, name: str) -> list[tuple[int, int]]:
 
 
 def _named(found: Mapping[int, int]) -> list[tuple[int, int]]:
-    """Those with most; what others hold is recorded under run `NOBODY`."""
+    """The runs that hold most slots; the slots of all other runs are recorded under run `NOBODY`."""
     named = nlargest(MAX_HOLDERS, found.items(), key=lambda each: each[1])
     others = sum(found.values()) - sum(slots for _, slots in named)
     return [*named, (NOBODY, others)] if others else named

@@ -102,7 +102,7 @@ class HistoryState(PlaceCounts):
         self.released: list[Released] = []
         """What the leader may or may not have known of when it decided: everything since its last
         commit, and what workers gave back before that while the cycle may have been decided already,
-        or no longer ago than it may have heard nothing of."""
+        or so lately that it may not have heard of it (`History.unheard_us`)."""
         self._given_back: deque[list[Released]] = deque([[]], maxlen=DECIDED_AHEAD)
         self._unheard: deque[tuple[int, Released]] = deque()
         self.unreadable: str | None = None
