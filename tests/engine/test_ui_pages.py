@@ -139,7 +139,9 @@ async def test_the_overview_shows_runs_that_wait_for_events(pages: Pages):
     runs = [await pages.client.submit(waits) for _ in range(2)]
 
     async def wait() -> bool:
-        return len(await pages.client.events.waiting()) == 2
+        # A run gives its place back with a later commit than the one that opens its wait.
+        states = [await run.status() for run in runs]
+        return states == ["waiting"] * 2 and len(await pages.client.events.waiting()) == 2
 
     await until(wait, "the waits")
     page = await pages.text("/")
