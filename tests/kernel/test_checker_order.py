@@ -8,10 +8,11 @@ import msgspec
 from tests.support.history_writer import HistoryWriter
 
 from locktender.base.events import Change, Event, EventRow, pack, unpack
-from locktender.base.graph import Graph, Node, Param, PoolNeed
+from locktender.base.graph import CacheRule, Graph, Node, Param, PoolNeed
 from locktender.observe.checker import History, check, peaks, promises
 
 WIDE = Graph("wide", (Node("w", "w", pools=(PoolNeed("db", 2),)),))
+CACHED = Graph("cached", (Node("c", "c", pools=(PoolNeed("db", 2),), cache=CacheRule(1_000_000)),))
 NARROW = Graph("narrow", (Node("t", "t", over=Param("x"), pools=(PoolNeed("db"),)),))
 
 
@@ -139,6 +140,49 @@ def test_counts_start_anew_with_a_term():
     story.at += 10
     story.perform(story.request(3, 0, 99))
     assert found(story) == []
+
+
+def test_a_cached_waiter_stands_in_no_line_until_its_key_was_looked_up():
+    """A new leader looks it up after its first commit."""
+    for first_cycle, expected in ((True, []), (False, ["bypass"])):
+        story = HistoryWriter(cached=CACHED, narrow=NARROW)
+        story.lead()
+        story.worker()
+        story.pool("db", 2)
+        story.limit("engine", "max_bypass", {"value": 0})
+        story.begin(1, "narrow")
+        story.grant(story.request(1, 0, 0))
+        story.begin(2, "cached")
+        story.request(2)
+        story.at += 10
+        late = story.request(1, 0, 1)
+        story.lead("b")
+        with story.cycle():
+            story.pool("db", 2)
+            story.limit("engine", "max_bypass", {"value": 0})
+            if first_cycle:
+                story.grant(late)
+        if not first_cycle:
+            for index in range(2, 5):
+                story.request(1, 0, index)
+            story.grant(late)
+        assert found(story) == expected
+
+
+def test_a_waiter_that_was_answered_from_the_cache_waits_no_more():
+    story = HistoryWriter(cached=CACHED, narrow=NARROW)
+    story.lead()
+    story.worker()
+    story.pool("db", 2)
+    story.limit("engine", "max_bypass", {"value": 0})
+    story.begin(1, "narrow")
+    story.grant(story.request(1, 0, 0))
+    story.begin(2, "cached")
+    waiter = story.request(2)
+    story.task(waiter, "completed", cached={"key": "k", "task": 7})
+    story.at += 10
+    story.grant(story.request(1, 0, 1))
+    assert "bypass" not in found(story)
 
 
 def test_a_waiter_behind_its_own_parallelism_is_not_bypassed():

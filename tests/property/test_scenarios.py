@@ -7,14 +7,17 @@ import os
 import random
 import subprocess
 import sys
+from functools import partial
 
 import msgspec
 import pytest
 from tests.property.test_pruned import pruned
 from tests.support.worlds import settle
 
+from locktender.base.clock import SECOND
 from locktender.observe.checker import History, check
 from locktender.simulate.scenarios import random_world
+from locktender.simulate.world import SimWorld
 
 SEEDS = 300
 CHUNK = 15
@@ -30,6 +33,24 @@ def test_random_worlds_keep_every_promise(first: int):
             chance = random.Random(seed)
             for _ in range(3):
                 assert check(pruned(history, chance)) == [], seed
+
+
+CHANGES = (1226, 1427, 1647)
+"""Worlds in which the checker once reported what was allowed, when leaders changed."""
+
+
+def test_random_worlds_keep_every_promise_while_leaders_change():
+    for seed in (*CHANGES, *range(3_000, 3_030)):
+        world = random_world(seed)
+        chance = random.Random(seed)
+        for _ in range(chance.choice([0, 1, 3, 6])):
+            world.plan(chance.randrange(5 * SECOND), partial(_change_leader, world))
+        settle(world, steps=60_000)
+
+
+def _change_leader(world: SimWorld) -> None:
+    if world.scheduler is not None:
+        world.lead()
 
 
 PRINT = """

@@ -15,7 +15,7 @@ from locktender.base.durations import spoken
 from locktender.base.events import Change
 from locktender.base.limits import Limits, PauseRule
 from locktender.base.model import RunRow
-from locktender.base.states import TaskState
+from locktender.base.states import RunState, TaskState
 
 if TYPE_CHECKING:
     from locktender.kernel.commit_builder import CommitBuilder
@@ -44,6 +44,11 @@ def pause_texts(limits: Limits, row: RunRow, now: int) -> list[str]:
     ]
 
 
+def _begins(row: RunRow, before: Limits, limits: Limits) -> bool:
+    """A pause of it, or of its flow, is new in `limits`."""
+    return row.kind == "flow" and bool(pauses_of(limits, row)) and not pauses_of(before, row)
+
+
 class Pauses:
     def __init__(self, ledger: Ledger, commit_builder: CommitBuilder) -> None:
         self._ledger = ledger
@@ -62,6 +67,10 @@ class Pauses:
                 else:
                     self._record(run.row, before, "paused", "resumed")
                     self._go_on(run, now)
+            elif not paused and _begins(run.row, before, limits):
+                # It is ending: its clean-up goes on, and who reads the history must know why.
+                why = "deadline" if run.row.verdict == RunState.TIMED_OUT else "cancelled"
+                self._record_lifted(run, "", why)
         for seq in before.paused_runs.keys() ^ limits.paused_runs.keys():
             if (head := self._ledger.heads.get(seq)) is not None:
                 if seq in limits.paused_runs:
@@ -93,9 +102,12 @@ class Pauses:
     def lift(self, run: RunEntry, why: str, now: int) -> None:
         """The run has been told to end: its clean-up steps may start."""
         if run.paused and self._ledger.runs.get(run.seq) is run:
-            change = Change("pause", 0, "paused", "lifted", 0, {"reason": why})
-            self._commit_builder.record(run.seq, change)
+            self._record_lifted(run, "paused", why)
             self._go_on(run, now)
+
+    def _record_lifted(self, run: RunEntry, before: str, why: str) -> None:
+        change = Change("pause", 0, before, "lifted", 0, {"reason": why})
+        self._commit_builder.record(run.seq, change)
 
     def _record(self, row: RunRow, limits: Limits, before: str, after: str) -> None:
         for _, rule in pauses_of(limits, row)[:1]:

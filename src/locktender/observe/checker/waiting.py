@@ -33,6 +33,9 @@ from locktender.observe.checker.world import HistoryState
 Rank = tuple[int, int, int]
 """Where a task stands: priority, age, id; smaller is earlier."""
 Head = tuple[Rank, tuple[int, int]]
+UNREAD_CYCLES: Final = 2
+"""Of a new term, or since its run got a place again: a task of a cached step may not stand in line yet."""
+LOOKED_UP_AT_ONCE: Final = 1_000
 Kind = tuple[tuple[tuple[str, int], ...], Executor, tuple[tuple[str, str], ...]]
 
 
@@ -142,10 +145,12 @@ class Bypass(Rule):
         self._lines = WaitingLines()
         self._new: dict[int, CheckedTask] = {}
         self._counts: dict[int, int] = {}
+        self._placed_in: dict[int, int] = {}
+        """Runs that got a place again in this term, and in which cycle."""
 
     def watch(self, on: Watch) -> None:
         on.tasks(self.request, "requested")
-        on.tasks(self.leave, "scheduled", "failed", "cancelled", "skipped", "pending")
+        on.tasks(self.leave, "scheduled", "completed", "failed", "cancelled", "skipped", "pending")
         on.runs(self.end, *RUN_ENDS)
         on.places(self.place)
         on.leaders(self.elected)
@@ -156,6 +161,8 @@ class Bypass(Rule):
         if event.after == "given_back":
             for task in run.tasks:
                 self._counts.pop(task, None)
+        elif event.after == "held":
+            self._placed_in[run.id] = self.world.commit.cycle
 
     def request(self, _event: Event, task: CheckedTask) -> None:
         if task.plan is not None and task.plan.slots > 1:
@@ -175,6 +182,7 @@ class Bypass(Rule):
     def elected(self, _event: Event) -> None:
         """Bypass counts start anew with a leader's term."""
         self._counts.clear()
+        self._placed_in.clear()
 
     def close(self) -> None:
         limits = self.world.in_force.limits
@@ -209,7 +217,7 @@ class Bypass(Rule):
                 kind = group.kind, group.run.tags.get(fair.key) if fair is not None else None
                 if kind not in known:
                     known[kind] = self._bypassed(group, task, used)
-                if known[kind] and self._has_room(group, unseen):
+                if known[kind] and self._has_room(group, unseen) and not self._unread(group):
                     self._count(group, key, event)
             for pool, slots in task.pools.items():
                 used[pool] += slots
@@ -259,6 +267,13 @@ class Bypass(Rule):
         if node.on_error == "fail" and group.plan.mapped and tally.counts[FAILED]:
             return False
         return node.window is None or tally.in_flight + hidden < node.window
+
+    def _unread(self, group: WaitingGroup) -> bool:
+        """Results kept for these tasks may not have been looked up yet: until then they stand in no line."""
+        if group.plan.node.cache is None:
+            return False
+        turns = UNREAD_CYCLES + len(group.tasks) // LOOKED_UP_AT_ONCE
+        return self.world.commit.cycle <= self._placed_in.get(group.run.id, 0) + turns
 
     def _count(self, group: WaitingGroup, key: Rank, event: Event) -> None:
         most = self.world.in_force.limits.max_bypass
