@@ -29,13 +29,13 @@ def test_f6_a_clock_that_is_set_while_the_leader_changes(
     file.write_text("0")
     program = (PROGRAM, str(file))
     client = cluster.client()
-    client.pools.set("lock", limit=1)
+    client.pools.set("narrow", limit=1)
     servers = [cluster.server(program=program).ready() for _ in range(2)]
     for _ in range(2):
         cluster.worker(STEPS_FILE, program=program, **LEASE).ready()
     held = [client.submit(steps.locking, str(latch), 1) for _ in range(3)]
-    eventually(lambda: "lock" in overlap.names() and overlap.count("lock") == 1)
-    holder = overlap.spans("lock")[0].pid
+    eventually(lambda: "narrow" in overlap.names() and overlap.count("narrow") == 1)
+    holder = overlap.spans("narrow")[0].pid
 
     if "://" in cluster.url:
         run(execute(cluster.url, SET.format(seconds=seconds)))
@@ -52,10 +52,10 @@ def test_f6_a_clock_that_is_set_while_the_leader_changes(
                 client.workers.get(name).lease_until != until for name, until in before.items()
             )
         )
-    assert overlap.count("lock") == 1
+    assert overlap.count("narrow") == 1
     latch.touch()
     assert [result(each) for each in held] == [result(held[0])] * 3
-    assert overlap.peak("lock") == 1
+    assert overlap.peak("narrow") == 1
     lost = [str(event.data) for event in load_history(cluster.url).events if event.after == "lost"]
     assert all(f"-{leader.pid}-" in each for each in lost)
     assert all(task.attempt == 1 for each in held for task in each.tasks())

@@ -223,19 +223,19 @@ def test_d8_e5_an_idle_cluster_is_woken_and_does_not_poll(
     measured(f"{store}_submit_to_start_p50_ms", round(sorted(waits)[4], 1))
 
     latches = [tmp_path / f"latch-{n}" for n in range(8)]
-    client.pools.set("lock", limit=1)
+    client.pools.set("narrow", limit=1)
     runs = [client.submit(steps.locking, str(latch), n) for n, latch in enumerate(latches)]
-    eventually(lambda: overlap.count("lock") == 1)
+    eventually(lambda: overlap.count("narrow") == 1)
     began = SystemClock().monotonic() / 1e6
-    client.pools.set("lock", limit=3)
-    eventually(lambda: overlap.count("lock") == 3)
-    measured(f"{store}_raised_ms", round(overlap.spans("lock")[2].began_us / 1e3 - began * 1e3, 1))
-    client.pools.set("lock", limit=1)
+    client.pools.set("narrow", limit=3)
+    eventually(lambda: overlap.count("narrow") == 3)
+    measured(f"{store}_raised_ms", round(overlap.spans("narrow")[2].began_us / 1e3 - began * 1e3, 1))
+    client.pools.set("narrow", limit=1)
     for number, latch in enumerate(latches):
-        eventually(lambda n=number: overlap.count("lock") >= n + 1)
+        eventually(lambda n=number: overlap.count("narrow") >= n + 1)
         latch.touch()
     assert [run.result(TIMEOUT) for run in runs] == list(range(8))
-    spans = overlap.spans("lock")
+    spans = overlap.spans("narrow")
     assert [span.label for span in spans] == [str(n) for n in range(8)]  # the right one, by age
     gaps = sorted(after.began_us - (before.ended_us or 0) for before, after in pairwise(spans[3:]))
     measured(f"{store}_hand_off_p50_ms", gaps[len(gaps) // 2] / 1000)

@@ -211,19 +211,19 @@ def test_e5_a_dead_holders_slots_go_to_the_next(
 ):
     latch = tmp_path / "latch"
     client = make_engine.connect()
-    client.pools.set("lock", limit=1)
+    client.pools.set("narrow", limit=1)
     engine = make_engine.process(STEPS_FILE).ready()
     runs = [client.submit(steps.locking, str(latch), number) for number in range(3)]
-    eventually(lambda: "lock" in overlap.names())
+    eventually(lambda: "narrow" in overlap.names())
 
     engine.kill()
     make_engine()
-    eventually(lambda: overlap.count("lock") == 2)
-    assert client.pools.get("lock").used == 1
+    eventually(lambda: overlap.count("narrow") == 2)
+    assert client.pools.get("narrow").used == 1
     latch.touch()
 
     assert [run.result(TIMEOUT) for run in runs] == [0, 1, 2]
-    assert overlap.peak("lock") == 1
+    assert overlap.peak("narrow") == 1
 
 
 def test_e5_a_pools_own_lease_outlasts_a_dead_holder(
@@ -231,12 +231,12 @@ def test_e5_a_pools_own_lease_outlasts_a_dead_holder(
 ):
     latch, other = tmp_path / "latch", tmp_path / "other"
     client = make_engine(async_permits=1)
-    client.pools.set("lock", limit=1, lease="1h")
-    busy = client.submit(steps.hold, str(other))  # this worker is full: the other gets the lock
+    client.pools.set("narrow", limit=1, lease="1h")
+    busy = client.submit(steps.hold, str(other))  # this worker is full: the other gets the slot
     eventually(lambda: "held" in overlap.names())
     engine = make_engine.process(STEPS_FILE).ready()
     first = client.submit(steps.locking, str(latch), 1)
-    eventually(lambda: "lock" in overlap.names())
+    eventually(lambda: "narrow" in overlap.names())
     other.touch()
     assert busy.result(TIMEOUT) == 0
 
@@ -246,8 +246,8 @@ def test_e5_a_pools_own_lease_outlasts_a_dead_holder(
     eventually(lambda: " is dead, for " in str(second.why()))
     engine_clock.move("59m")
     assert client.submit(steps.hold, "").result(TIMEOUT) == 0  # all that was due has been done
-    assert overlap.count("lock") == 1
+    assert overlap.count("narrow") == 1
     engine_clock.move("2m")
 
     assert {first.wait(TIMEOUT), second.wait(TIMEOUT)} == {RunState.SUCCEEDED}
-    assert overlap.peak("lock") == 1
+    assert overlap.peak("narrow") == 1

@@ -123,13 +123,13 @@ def test_e5_all_or_none(standing: Fleet, tmp_path: Path):
     """A task that waits for one pool holds nothing of the other."""
     client = standing.client
     client.pools.set("left", limit=1)
-    client.pools.set("lock", limit=1)
+    client.pools.set("narrow", limit=1)
     latch, other = tmp_path / "latch", tmp_path / "other"
     other.touch()
     holder = client.submit(steps.locking, str(latch))
-    eventually(lambda: standing.overlap.count("lock") == 1)
+    eventually(lambda: standing.overlap.count("narrow") == 1)
     waiter = client.submit(fleet.wants_both, str(other))
-    eventually(lambda: gates(waiter) == {"pool:lock"})
+    eventually(lambda: gates(waiter) == {"pool:narrow"})
 
     assert client.pools.get("left").used == 0
     assert client.submit(fleet.lefts, 3).result(TIMEOUT) == [0, 1, 2]  # nobody is in the way
@@ -143,22 +143,22 @@ def test_e5_a_limit_is_raised_lowered_and_unset(standing: Fleet, tmp_path: Path)
     client, overlap = standing.client, standing.overlap
     client.limits.set_max_concurrent_runs(-1)
     latches = [tmp_path / str(n) for n in range(20)]
-    client.pools.set("lock", limit=1)
+    client.pools.set("narrow", limit=1)
     runs = [client.submit(steps.locking, str(latch), n) for n, latch in enumerate(latches)]
-    eventually(lambda: overlap.count("lock") == 1)
+    eventually(lambda: overlap.count("narrow") == 1)
 
-    client.pools.set("lock", limit=5)
-    eventually(lambda: overlap.count("lock") == 5)
-    assert overlap.peak("lock") == 5
-    client.pools.set("lock", limit=2)  # holders finish, nothing new starts above it
+    client.pools.set("narrow", limit=5)
+    eventually(lambda: overlap.count("narrow") == 5)
+    assert overlap.peak("narrow") == 5
+    client.pools.set("narrow", limit=2)  # holders finish, nothing new starts above it
     for latch in latches[:3]:
         latch.touch()
     assert ended(runs[:3]) == {"succeeded"}
-    eventually(lambda: client.pools.get("lock").used == 2)
-    assert (overlap.count("lock"), overlap.levels("lock")[-1]) == (5, 2)
-    client.pools.delete("lock")
-    eventually(lambda: overlap.count("lock") == 20)
-    assert client.pools.get("lock").limit_text == "unlimited (never set)"
+    eventually(lambda: client.pools.get("narrow").used == 2)
+    assert (overlap.count("narrow"), overlap.levels("narrow")[-1]) == (5, 2)
+    client.pools.delete("narrow")
+    eventually(lambda: overlap.count("narrow") == 20)
+    assert client.pools.get("narrow").limit_text == "unlimited (never set)"
 
     for latch in latches:
         latch.touch()
@@ -244,10 +244,10 @@ def test_e11_fifty_claimers_of_one_slot(standing: Fleet, tmp_path: Path):
     """25 are steps on three workers, 25 are plain code of two other processes: one holds it, 49 wait."""
     client, overlap = standing.client, standing.overlap
     client.limits.set_max_concurrent_runs(-1)
-    client.pools.set("lock", limit=1)
+    client.pools.set("narrow", limit=1)
     latch = tmp_path / "latch"
     first = client.submit(steps.locking, str(latch), 0)
-    eventually(lambda: overlap.count("lock") == 1)
+    eventually(lambda: overlap.count("narrow") == 1)
     runs = client.submit_many(steps.locking, [(str(latch), n) for n in range(1, 25)])
     command = [sys.executable, str(FILES[0]), standing.url]
     others = [
@@ -255,8 +255,8 @@ def test_e11_fifty_claimers_of_one_slot(standing: Fleet, tmp_path: Path):
         for start, count in ((25, 13), (38, 12))
     ]
     try:
-        eventually(lambda: client.pools.get("lock").waiting == 49)
-        assert client.pools.get("lock").used == 1
+        eventually(lambda: client.pools.get("narrow").waiting == 49)
+        assert client.pools.get("narrow").used == 1
         latch.touch()
         assert [other.wait(90) for other in others] == [0, 0]
     finally:
@@ -265,6 +265,6 @@ def test_e11_fifty_claimers_of_one_slot(standing: Fleet, tmp_path: Path):
             other.wait()
 
     assert [run.result(TIMEOUT) for run in (first, *runs)] == list(range(25))
-    assert sorted(map(int, overlap.labels("lock"))) == list(range(50))
-    assert overlap.peak("lock") == 1
-    eventually(lambda: client.pools.get("lock").used == 0)
+    assert sorted(map(int, overlap.labels("narrow"))) == list(range(50))
+    assert overlap.peak("narrow") == 1
+    eventually(lambda: client.pools.get("narrow").used == 0)

@@ -351,9 +351,9 @@ def windowed(latches: list[str], window: int) -> list[str]:
     return gather(gated.map(latches, window=window))
 
 
-@step(pool="lock", max_abandons=100)
+@step(pool="narrow", max_abandons=100)
 async def locked(latch: str, item: int = 0) -> int:
-    with recording("lock", label=str(item)):
+    with recording("narrow", label=str(item)):
         await until_open(latch)
     return item
 

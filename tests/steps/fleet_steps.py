@@ -230,7 +230,7 @@ def rights() -> int:
     return right(1)
 
 
-@step(pools={"left": 1, "lock": 1})
+@step(pools={"left": 1, "narrow": 1})
 async def left_and_lock(latch: str) -> None:
     with recording("left_and_lock"):
         await steps.until_open(latch)
@@ -286,11 +286,11 @@ def warmed(rounds: int) -> int:
 
 
 def claim(url: str, first: int, count: int) -> None:
-    """`count` threads take the one slot of pool `lock`, each once."""
+    """`count` threads take the one slot of pool `narrow`, each once."""
     with connect(url) as client:
 
         def take(number: int) -> None:
-            with client.slots("lock", timeout="5m"), recording("lock", label=str(number)):
+            with client.slots("narrow", timeout="5m"), recording("narrow", label=str(number)):
                 pass
 
         threads = [threading.Thread(target=take, args=(first + n,)) for n in range(count)]

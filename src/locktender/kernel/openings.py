@@ -345,12 +345,10 @@ def _ends(holders: list[tuple[int, int]], slots: int) -> _Ends:
 
 
 def _rate(gate: RateGate, taken: int, need: int, now: int, *, about: bool) -> GateOpening:
-    rate = gate.rate
-    if need > rate.burst:
+    at = gate.granted_at(need, after=taken, now=now)
+    if at == UNBOUNDED:
         text = f"pool {gate.name} with a burst of {need} (locktender pools set {gate.name} --burst {need})"
         return GateOpening(gate.label(), text, need)
-    tat = max(gate.tat, now * rate.count) + taken * rate.per_us
-    at = -(-(tat + (need - rate.burst) * rate.per_us) // rate.count)
     text = f"{spoken(max(0, at - now))} to pass for the rate of pool {gate.name}"
     return GateOpening(gate.label(), text, at=at, about=about)
 

@@ -55,14 +55,21 @@ class RateGate(SlotGate):
         return f"rate:{self.name}"
 
     def charge(self, need: int, now: int) -> None:
-        self.tat = max(self.tat, now * self.rate.count) + need * self.rate.per_us
+        self.tat = self._charged(need, now)
 
-    def granted_at(self, need: int) -> int:
-        """The earliest instant at which `need` may be granted (in the past: now; `UNBOUNDED`: never)."""
+    def granted_at(self, need: int, *, after: int = 0, now: int = 0) -> int:
+        """The earliest instant at which `need` may be granted (in the past: now; `UNBOUNDED`: never).
+
+        `after`: so many slots are granted before it, `now`.
+        """
         rate = self.rate
         if need > rate.burst:
             return UNBOUNDED
-        return -(-(self.tat + (need - rate.burst) * rate.per_us) // rate.count)
+        tat = self._charged(after, now) if after else self.tat
+        return -(-(tat + (need - rate.burst) * rate.per_us) // rate.count)
+
+    def _charged(self, slots: int, now: int) -> int:
+        return max(self.tat, now * self.rate.count) + slots * self.rate.per_us
 
     def owed(self, now: int) -> int:
         """Grants that the bucket still has to make up for, rounded to the safe side."""
