@@ -9,6 +9,7 @@ from tests.support.worlds import graph, items, needs, numbers, run_row, settle, 
 
 from locktender.base.clock import SECOND
 from locktender.base.graph import RetryPolicy
+from locktender.base.ids import run_of
 from locktender.base.limits import Limits
 from locktender.base.states import RunState, TaskState
 from locktender.kernel.clock_jump import ClockWatch, move_instants, restore_held
@@ -194,3 +195,14 @@ def test_a_run_without_a_place_goes_on_after_a_jump(by: int):
     began = made.steady
     made.run(until=began + 10 * SECOND)
     assert [body.worker for body in made.bodies][1:] == ["late"]
+
+
+@pytest.mark.parametrize("by", JUMPS)
+def test_who_comes_after_a_jump_stands_behind_those_who_wait(by: int):
+    made = world(rules={("pool", "db"): {"limit": 1}}, took=lambda _rng, _node: SECOND)
+    made.submit(graph(items("early", pools=needs(db=1))), consts=numbers(6))
+    made.plan(2 * SECOND + SECOND // 2, lambda: made.jump_clock(by))
+    made.plan(3 * SECOND, lambda: made.submit(graph(step("late", pools=needs(db=1)))))
+    settle(made)
+    runs = [run_of(body.task) for body in sorted(made.bodies, key=lambda body: body.start)]
+    assert runs == [1] * 6 + [2]

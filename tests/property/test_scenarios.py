@@ -35,8 +35,8 @@ def test_random_worlds_keep_every_promise(first: int):
                 assert check(pruned(history, chance)) == [], seed
 
 
-CHANGES = (1226, 1427, 1647)
-"""Worlds in which the checker once reported what was allowed, when leaders changed."""
+CHANGES = (1226, 1427, 1647, 2936)
+"""Worlds with changes of leaders in which the checker once reported something."""
 
 
 def test_random_worlds_keep_every_promise_while_leaders_change():

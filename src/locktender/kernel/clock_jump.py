@@ -77,7 +77,7 @@ def move_instants(scheduler: Scheduler, by_us: int) -> None:
 
 
 def _move_waiting(scheduler: Scheduler, by_us: int) -> None:
-    """Also in their rows, from which the next leader reckons. Until then each keeps its place in line."""
+    """Also in their rows, from which the next leader reckons. Who comes after a jump stands behind them."""
     for entry in scheduler.lifecycle.tasks.values():
         if entry.state not in (TaskState.REQUESTED, TaskState.SCHEDULED):
             continue
@@ -88,6 +88,7 @@ def _move_waiting(scheduler: Scheduler, by_us: int) -> None:
         # The row of an offer may be its worker's by now.
         if entry.state == TaskState.REQUESTED:
             scheduler.commit_builder.save(entry)
+    scheduler.ledger.rerank_tasks()
 
 
 def _record_jump(scheduler: Scheduler, data: dict[str, object]) -> None:

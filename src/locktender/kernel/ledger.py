@@ -61,7 +61,7 @@ class Ledger(RunLedger):
         self._apply_common(limits)
         buckets = self._apply_pools(limits, now)
         if limits.fair != before.fair or limits.age_boost_us != before.age_boost_us:
-            self._rerank_tasks()
+            self.rerank_tasks()
         tags_changed = limits.tags != before.tags
         if tags_changed:
             self._recount_tags()
@@ -117,7 +117,8 @@ class Ledger(RunLedger):
             queue.turns.set(limits.fair)
             queue.max_bypass = limits.max_bypass
 
-    def _rerank_tasks(self) -> None:
+    def rerank_tasks(self) -> None:
+        """What their order is made of has changed: all stand in line anew, and nobody has been bypassed."""
         waiting = [
             task for run in self.runs.values() for task in run.tasks.values() if task.in_line
         ]

@@ -302,7 +302,6 @@ class CheckedTask:
         "id",
         "index",
         "mailed",
-        "moved_us",
         "node",
         "not_before",
         "passed",
@@ -332,8 +331,6 @@ class CheckedTask:
         self.pools: dict[str, int] = {}
         self.requested_at: int = 0
         self.first_requested_at: int = 0
-        self.moved_us: int = 0
-        """By how much its row's `requested_at` has moved with the clock, while its place in line has not."""
         self.not_before: int = 0
         self.generation: int = -1
         """The run's generation when this task was last requested."""
@@ -352,7 +349,7 @@ class CheckedTask:
     def request(self, event: Event) -> None:
         if event.before != TaskState.SCHEDULED:
             # An offer that was taken back does not cost the task its age.
-            self.requested_at, self.moved_us = event.at, 0
+            self.requested_at = event.at
         self.not_before = event.data.get("not_before") or 0
         if self.generation != self.run.generation:
             # A retried run gives each task its attempts anew.

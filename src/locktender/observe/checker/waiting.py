@@ -145,6 +145,7 @@ class Bypass(Rule):
         self._lines = WaitingLines()
         self._new: dict[int, CheckedTask] = {}
         self._counts: dict[int, int] = {}
+        self._moved_us = 0
         self._placed_in: dict[int, int] = {}
         """Runs that got a place again in this term, and in which cycle."""
 
@@ -186,8 +187,12 @@ class Bypass(Rule):
 
     def close(self) -> None:
         limits = self.world.in_force.limits
-        if self._lines.age_boost_us != limits.age_boost_us:
+        moved = self.world.clock_moved_us
+        if self._lines.age_boost_us != limits.age_boost_us or self._moved_us != moved:
+            # All stand in line anew.
             self._lines.reorder(limits.age_boost_us)
+            self._counts.clear()
+            self._moved_us = moved
         if self._lines and self.world.grants and limits.max_bypass >= 0:
             self._judge()
         for task in self._new.values():

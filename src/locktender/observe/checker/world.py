@@ -48,6 +48,7 @@ from locktender.observe.checker.state import (
 )
 
 _PENDING: Final = TaskState.PENDING.value
+_WAITING_TASKS: Final = (TaskState.REQUESTED, TaskState.SCHEDULED)
 DECIDED_AHEAD: Final = 5
 """Cycles a leader may decide while others are on their way to the store, until it has read what workers did."""
 MAX_GONE_WORKERS: Final = 10_000
@@ -381,8 +382,8 @@ class HistoryState(PlaceCounts):
                 run.data = {**run.data, "deadline_at": deadline + by_us}
             for task in run.tasks.values():
                 task.first_requested_at += by_us
-                if task.state == TaskState.REQUESTED and not event.data.get("about"):
-                    task.moved_us += by_us
+                if task.state in _WAITING_TASKS and not event.data.get("about"):
+                    task.requested_at += by_us
                 if task.not_before and not task.sleeps:
                     task.not_before += by_us
 
@@ -391,12 +392,6 @@ class HistoryState(PlaceCounts):
         self.in_force.start_term()
         for worker in self.workers.values():
             worker.stalled = False
-        if self.clock_moved_us:
-            # Places in line are by the rows from here on, and those have moved with the clock.
-            for run in self.runs.values():
-                for task in run.tasks.values():
-                    task.requested_at += task.moved_us
-                    task.moved_us = 0
 
     def close(self) -> None:
         """A leader's commit has ended: what happened before it is known to the next."""
