@@ -39,7 +39,7 @@ MAP_ROUNDS = 2
 WAITERS, CLIENTS = 100, 10
 WAITED_ITEMS = 20_000
 """Enough that what happens once a second happens in every round."""
-SETTLED_SECONDS = 2.0
+SETTLED_SECONDS = 8.0
 LIMITS = ((0.001, 1_000, None), (0.01, 500, None), (0.1, 100, 1.08))
 """Seconds of a body, how many of them, and the target of wall ÷ ideal."""
 PATIENCE = "300s"
@@ -210,14 +210,13 @@ def _waiting(url: str) -> list[Figure]:
             rate = _wide(engine, WAITED_ITEMS)
             figures.append((rate, (_cpu(leader, *workers) - before) / WAITED_ITEMS * 1e6))
 
-        # Which comes first changes, and medians are compared: one pair differs by more than waiters cost.
-        for n in range(2 * ROUNDS):
-            if n % 2:
-                measure(alone)
-            with _waiters(url):
-                measure(beside)
-            if not n % 2:
-                measure(alone)
+        # In turns, each after a pause as long: after some idle seconds everything is slower for a while.
+        for n in range(4):
+            for waits in (n % 2 == 0, n % 2 == 1):
+                with _waiters(url) if waits else _pause():
+                    _wide(engine, MAP)
+                    for _ in range(3):
+                        measure(beside if waits else alone)
     (rate, cpu), (waited, busy) = (
         [statistics.median(each) for each in zip(*figures, strict=True)]
         for figures in (alone, beside)
@@ -229,6 +228,12 @@ def _waiting(url: str) -> list[Figure]:
             f"{WAITERS} waiting clients cost the fleet", cost, "%", "≤ 1, floor 3", cost <= 1, note
         )
     ]
+
+
+@contextmanager
+def _pause() -> Iterator[None]:
+    time.sleep(SETTLED_SECONDS)
+    yield
 
 
 @contextmanager
@@ -253,7 +258,7 @@ async def _wait(url: str) -> None:
         found = await clients[0].runs.list(status="running", limit=WAITERS)
         runs = [await clients[n % CLIENTS].runs.get(each.id) for n, each in enumerate(found)]
         waits = asyncio.gather(*(run.wait() for run in runs))
-        # Each begins with a read: what it costs to begin to wait is not what waiting costs.
+        # What it costs to begin to wait is not what waiting costs: a read, and some seconds of attention.
         await asyncio.sleep(SETTLED_SECONDS)
         print(len(runs), flush=True)
         await waits

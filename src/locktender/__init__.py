@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from locktender.base.states import RunState, TaskState
     from locktender.client.client import Client
     from locktender.client.client_async import AsyncClient
-    from locktender.client.core import ClientClosed
+    from locktender.client.guard import ClientClosed
     from locktender.client.history import EventReaderInfo, EventsPruned, HistoryEvent
     from locktender.client.mailing import EventWaitInfo
     from locktender.client.open import connect, connect_async, embedded, embedded_async
@@ -100,7 +100,7 @@ _HOMES = {
     "client.client": ("Client",),
     "client.client_async": ("AsyncClient",),
     "client.open": ("connect", "connect_async", "embedded", "embedded_async"),
-    "client.core": ("ClientClosed",),
+    "client.guard": ("ClientClosed",),
     "client.run": ("AsyncRun", "Run"),
     "client.slots": ("HeldSlots",),
     "client.submission": ("Submission",),

@@ -270,6 +270,7 @@ def test_the_marked_row_stays_the_same_run(browser: Browser, held: Held):
 
 def test_the_keys_move_over_rows_that_look_alike(browser: Browser, held: Held):
     with reading(browser, held.site.origin) as page:
+        silent(page)  # a refresh would replace the rows below
         page.goto("/runs")
         page.locator("tbody").evaluate(
             "body => { body.innerHTML = '<tr data-row><td>same</td></tr>'.repeat(3); }"

@@ -24,9 +24,11 @@ from locktender import (
     flow,
     step,
 )
+from locktender.base.clock import SECOND
 from locktender.base.errors import StoreUnreachable
 from locktender.base.model import RunRow
-from locktender.client.core import ClientClosed
+from locktender.client import run_waiter
+from locktender.client.guard import ClientClosed
 from locktender.kernel.scheduler import Cycle
 from locktender.leader.leader import Leader
 from locktender.store.protocol import RunsEnded
@@ -154,6 +156,39 @@ async def test_who_waits_looks_although_others_ends_are_named(
         await until(lambda: other._core.waiting._waiters, "the waiter")
         flows.GATE.set()
         assert await waiting == 7
+
+
+async def test_who_has_waited_for_long_is_not_told_and_looks(
+    url: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(run_waiter, "ATTENTIVE_SECONDS", 0.0)
+    async with embedded_async(url) as engine, connect_async(url) as other:
+        forgot = asyncio.Event()
+
+        async def forget_ends() -> None:
+            forgot.set()
+
+        async def wait_for_ends(timeout_us: int) -> RunsEnded:
+            await asyncio.sleep(timeout_us / SECOND)
+            return RunsEnded([], look=False)
+
+        monkeypatch.setattr(other._core.store, "forget_ends", forget_ends)
+        monkeypatch.setattr(other._core.store, "wait_for_ends", wait_for_ends)
+        run = await engine.submit(flows.waits, 7)
+        waiting = asyncio.ensure_future((await other.runs.get(run.id)).result(60))
+        await forgot.wait()
+        flows.GATE.set()
+        assert await waiting == 7
+
+
+async def test_a_client_that_waits_no_more_is_not_told(url: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(run_waiter, "ATTENTIVE_SECONDS", 0.0)
+    async with embedded_async(url) as engine, connect_async(url) as other:
+        run = await engine.submit(flows.waits, 7)
+        flows.GATE.set()
+        assert await (await other.runs.get(run.id)).result(60) == 7
+        watcher = other._core.waiting._watcher
+        assert watcher is None or await asyncio.wait_for(watcher, 60) is None
 
 
 async def test_some_are_taken_and_the_rest_say_why_not(url: Path, transport: str):

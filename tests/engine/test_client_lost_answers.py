@@ -12,7 +12,8 @@ import pytest
 
 from locktender import RunFailed, StoreError, embedded_async, flow, step
 from locktender.base.errors import SchemaTooNew
-from locktender.client.core import ClientClosed, Core
+from locktender.client.core import Core
+from locktender.client.guard import ClientClosed
 from locktender.client.retrying import retry_runs
 from locktender.store import retry
 from locktender.store.open import settings_for

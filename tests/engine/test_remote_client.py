@@ -34,7 +34,7 @@ from locktender.base.errors import StoreUnreachable
 from locktender.client import client_async, events, namespaces, pauses, result_cache, schedules
 from locktender.client import tokens as client_tokens
 from locktender.client.client import Client as SyncClient
-from locktender.client.core import ClientClosed
+from locktender.client.guard import ClientClosed
 from locktender.client.limits_async import AsyncLimits
 from locktender.client.pools_async import AsyncPools
 from locktender.client.remote import http

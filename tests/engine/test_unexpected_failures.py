@@ -18,7 +18,8 @@ from locktender import embedded_async, flow, step
 from locktender.base import background
 from locktender.base.clock import SystemClock
 from locktender.client.bridge import Bridge
-from locktender.client.core import ClientClosed, RunWaiter
+from locktender.client.guard import ClientClosed
+from locktender.client.run_waiter import RunWaiter
 from locktender.leader.leader import Leader
 from locktender.leader.sweep import Sweep
 from locktender.provision.controller import ProvisionController
@@ -174,7 +175,7 @@ async def test_the_controller_goes_on_after_a_failed_step(
 async def test_a_waiting_client_is_woken_after_a_failed_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr("locktender.client.core.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("locktender.client.run_waiter.POLL_SECONDS", 0.01)
     woken = asyncio.Event()
 
     class Odd:

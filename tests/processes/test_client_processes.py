@@ -18,7 +18,7 @@ from tests.steps import client_flows as flows
 
 from locktender import Client, LocktenderError, RunState, WaitTimeout, connect, embedded
 from locktender.client import core
-from locktender.client.core import ClientClosed
+from locktender.client.guard import ClientClosed
 
 
 def _start(role: str, url: Path, *rest: str) -> subprocess.Popen[str]:

@@ -229,7 +229,9 @@ def test_d8_e5_an_idle_cluster_is_woken_and_does_not_poll(
     began = SystemClock().monotonic() / 1e6
     client.pools.set("narrow", limit=3)
     eventually(lambda: overlap.count("narrow") == 3)
-    measured(f"{store}_raised_ms", round(overlap.spans("narrow")[2].began_us / 1e3 - began * 1e3, 1))
+    measured(
+        f"{store}_raised_ms", round(overlap.spans("narrow")[2].began_us / 1e3 - began * 1e3, 1)
+    )
     client.pools.set("narrow", limit=1)
     for number, latch in enumerate(latches):
         eventually(lambda n=number: overlap.count("narrow") >= n + 1)

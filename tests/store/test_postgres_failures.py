@@ -278,6 +278,30 @@ async def test_a_commit_names_the_runs_it_ends(postgres_url: str, store: Postgre
             assert await store.wait_for_ends(60 * SECOND) == RunsEnded([run], look=False)
 
 
+async def test_who_waits_for_nothing_listens_to_nothing(
+    postgres_url: str, store: PostgresStore
+) -> None:
+    """PostgreSQL wakes all connections that listen, whatever they listen to."""
+    async with opened(postgres_url) as other:
+        leader = await SceneLeader.stand(other)
+        runs = [(await submitted(other)).seq for _ in range(2)]
+        await leader.start(*runs)
+        await store.wait_for_ends(0)
+        await _until(lambda: not store.listens)
+        listener = store._opened.listener
+        await _until(lambda: listener._hears_ends)
+
+        await store.forget_ends()
+        await _until(lambda: not listener._hears_ends)
+        await leader.end(runs[0])
+
+        assert (await store.wait_for_ends(60 * SECOND)).look
+        await _until(lambda: listener._hears_ends)
+        await leader.end(runs[1])
+        while runs[1] not in (await store.wait_for_ends(60 * SECOND)).runs:
+            pass
+
+
 async def test_who_waits_for_ends_alone_is_not_told_of_every_commit(
     postgres_url: str, store: PostgresStore
 ) -> None:

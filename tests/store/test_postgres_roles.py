@@ -61,6 +61,7 @@ MAY = {
         "stale_writes",
         "wait_for_changes",
         "wait_for_ends",
+        "forget_ends",
         "leader",
         "held_up",
     ),

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from locktender.base.config import Settings
 from locktender.base.errors import LocktenderError
-from locktender.client.core import ClientGuard, Core, closed
+from locktender.client.core import Core
+from locktender.client.guard import ClientGuard, closed
 from locktender.store.protocol import Store
 
 if TYPE_CHECKING:

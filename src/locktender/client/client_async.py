@@ -13,7 +13,8 @@ from locktender.base.config import Settings
 from locktender.base.durations import Duration, microseconds
 from locktender.base.errors import AdmissionRejected, DuplicateKey, InvalidInput
 from locktender.base.tracebacks import public
-from locktender.client.core import ClientGuard, Core
+from locktender.client.core import Core
+from locktender.client.guard import ClientGuard
 from locktender.client.refusals import refusal
 from locktender.client.run import AsyncRun
 from locktender.client.submission import Submission, checked_calls, refuse_options

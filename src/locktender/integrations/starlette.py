@@ -21,7 +21,7 @@ from starlette.responses import Response
 
 from locktender.base.errors import InvalidInput, LocktenderError, StoreError
 from locktender.client.client_async import AsyncClient
-from locktender.client.core import ClientClosed
+from locktender.client.guard import ClientClosed
 from locktender.client.open import connect_async, embedded_async
 from locktender.server.api.answers import Unanswered, refusal
 from locktender.store.open import Url

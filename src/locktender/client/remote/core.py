@@ -13,14 +13,11 @@ from locktender.base.config import Settings
 from locktender.base.errors import AccessRefused, LocktenderError, StoreError
 from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.client.client_async import ServerAccess
-from locktender.client.core import (
-    STORE_AWAY_SECONDS,
-    ClientGuard,
-    Core,
-    closed,
-)
+from locktender.client.core import Core
+from locktender.client.guard import ClientGuard, closed
 from locktender.client.refusals import goes_on
 from locktender.client.remote.http import LONGEST_WAIT, HttpServer, path_of
+from locktender.client.run_waiter import STORE_AWAY_SECONDS
 from locktender.client.views import EndedRun, RunInfo
 from locktender.store.open import needs_database
 from locktender.store.protocol import Store

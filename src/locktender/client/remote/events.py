@@ -13,7 +13,6 @@ from locktender.base.errors import InvalidInput, StoreError
 from locktender.base.events import Event
 from locktender.base.states import TERMINAL_RUNS
 from locktender.base.tracebacks import public
-from locktender.client.core import STORE_AWAY_SECONDS
 from locktender.client.events import AsyncEvents
 from locktender.client.history import (
     NOW,
@@ -26,6 +25,7 @@ from locktender.client.history import (
 from locktender.client.mailing import EventWaitInfo, checked_payload, event_id
 from locktender.client.remote.core import RemoteCore
 from locktender.client.remote.http import path_of
+from locktender.client.run_waiter import STORE_AWAY_SECONDS
 from locktender.client.runs_async import checked_id
 
 FIRST_PAUSE_SECONDS = 0.1

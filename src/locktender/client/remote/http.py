@@ -29,7 +29,7 @@ from locktender.base.errors import (
     StoreUnreachable,
 )
 from locktender.client.client_async import ServerAccess
-from locktender.client.core import ClientGuard
+from locktender.client.guard import ClientGuard
 from locktender.client.remote.faults import error_of
 from locktender.store.retry import repeated
 

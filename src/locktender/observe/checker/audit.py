@@ -26,6 +26,7 @@ from locktender.observe.checker.attempts import (
     MaxStarts,
     SingleLeader,
 )
+from locktender.observe.checker.bypass import Bypass
 from locktender.observe.checker.cache import CacheHits
 from locktender.observe.checker.dependencies import Dependencies, Sequential
 from locktender.observe.checker.history import History, Peak, Violation
@@ -53,7 +54,7 @@ from locktender.observe.checker.state_changes import (
     TickRule,
     TraceRule,
 )
-from locktender.observe.checker.waiting import Bypass, TrueReason
+from locktender.observe.checker.waiting import TrueReason
 from locktender.observe.checker.world import HistoryState
 
 EVENTS_PER_PAGE: Final = 10_000

@@ -23,6 +23,7 @@ from locktender.base.events import Event
 from locktender.base.limits import Fair, Limits, PoolRule, Rate, TagRule
 from locktender.base.version import installed
 from locktender.observe.checker.admission import Doubt
+from locktender.observe.checker.bypass import WaitingGroup, WaitingLines
 from locktender.observe.checker.history import GraphPlan, Rejection, Violation
 from locktender.observe.checker.state import (
     CheckedRun,
@@ -34,7 +35,6 @@ from locktender.observe.checker.state import (
     SeenRuns,
     UseCount,
 )
-from locktender.observe.checker.waiting import WaitingGroup, WaitingLines
 
 FORMAT: Final = 2
 """To be raised with every change of what the checker's state means."""

@@ -11,8 +11,8 @@ as it takes, and on a channel of their own the runs that end with it:
     ORIGIN commit WORKER=TASK.TOKEN,TASK.TOKEN WORKER …
     ORIGIN !RUN,RUN
 
-A process that only waits for ends of runs listens to the second channel alone: many waiting
-clients are not woken by every commit.
+A process that only waits for ends of runs listens to the second channel alone, and to none when
+nobody waits: PostgreSQL wakes every connection that listens to anything at each notification.
 
 Offers to a worker that listens are stored nowhere else but in the tasks' rows: the
 leader sends them again until they are answered (`offer_again`). A worker that is named
@@ -154,6 +154,8 @@ class Listener:
         """A store of this process wants to know of every commit."""
         self._listens_to_all = True
         """What it should listen to: ends of runs alone, or everything."""
+        self._needs_ends = False
+        self._hears_ends = False
         self._look_up = asyncio.Event()
         self.connected: bool = False
         """Notifications of every commit reach this process now."""
@@ -225,6 +227,12 @@ class Listener:
         self._needed(for_ends=True)
         return await self._ended.take(timeout_seconds)
 
+    def forget_ends(self) -> None:
+        """Nobody waits for runs now. Who does later looks first."""
+        if self._needs_ends:
+            self._needs_ends = False
+            self._look_up.set()
+
     async def changes(self, timeout_seconds: float) -> ChangeNotice:
         """Waits for other processes' commits; after the timeout one looks anyway."""
         self._needed(for_ends=False)
@@ -252,6 +260,9 @@ class Listener:
         if self._listens_to_all != self._needs_all:
             self._listens_to_all = self._needs_all
             self._look_up.set()
+        if for_ends and not self._needs_ends:
+            self._needs_ends = True
+            self._look_up.set()
 
     async def _keep(self) -> None:
         again = FIRST_AGAIN_SECONDS
@@ -272,7 +283,8 @@ class Listener:
         conn = await connect(self._options, self._options.listen_dsn)
         try:
             conn.add_termination_listener(lambda _: self._look_up.set())
-            await conn.add_listener(self._options.ends_channel, self._receive)
+            self._hears_ends = False
+            await self._follow_ends(conn)
             if self._listens_to_all:
                 await conn.add_listener(self._options.channel, self._receive)
             if self._ready.is_set():
@@ -289,6 +301,8 @@ class Listener:
                 self._look_up.clear()
                 if conn.is_closed():
                     break
+                if await self._follow_ends(conn):
+                    continue
                 if self.connected == self._listens_to_all:
                     await conn.execute(SQL.text("ping"), timeout=PING_SECONDS)
                 elif self._listens_to_all:
@@ -301,8 +315,23 @@ class Listener:
         except faults.WORLD as error:
             log.warning("the listener lost its connection: %s", type(error).__name__)
         finally:
-            self.connected = False
+            self.connected = self._hears_ends = False
             conn.terminate()
+
+    async def _follow_ends(self, conn: asyncpg.Connection[Any]) -> bool:
+        """Listens to ends if they are waited for, else not; True: that is new."""
+        wanted = self._listens_to_all or self._needs_ends
+        if wanted == self._hears_ends:
+            return False
+        if wanted:
+            await conn.add_listener(self._options.ends_channel, self._receive)
+            self._hears_ends = True
+            # Those of before were not heard.
+            self._ended.put(None)
+        else:
+            self._hears_ends = False
+            await conn.remove_listener(self._options.ends_channel, self._receive)
+        return True
 
     def _receive(
         self,

@@ -259,6 +259,12 @@ class Reading(StoreBase, Protocol):
         """
         ...
 
+    async def forget_ends(self) -> None:
+        """Nobody waits for ends now: others' commits need not wake this process. The next wait looks.
+
+        Nothing to do where a commit costs those who do not wait nothing.
+        """
+
     async def runs(self, where: RunFilter) -> list[RunRow]: ...
     async def failed_lately(self, limit: int) -> list[RunRow]:
         """Runs that failed or timed out, the one that ended last first."""

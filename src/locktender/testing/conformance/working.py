@@ -405,6 +405,18 @@ class TestWaking:
         await store.wait_for_ends(0)
         assert (await store.wait_for_ends(MILLISECOND)).look
 
+    async def test_who_has_forgotten_ends_looks_first(self, world: StoreScene) -> None:
+        store, other = await world.open(), await world.open()
+        leader = await SceneLeader.stand(other)
+        run = (await submitted(other)).seq
+        await leader.start(run)
+        async with asyncio.timeout(GIVE_UP_SECONDS):
+            await store.wait_for_ends(0)
+            await store.forget_ends()
+            await leader.end(run)
+            while not (await store.wait_for_ends(LONG_WAIT_US)).look:
+                pass
+
     async def test_a_leader_hears_of_acceptances_and_of_ends(self, world: StoreScene) -> None:
         """An acceptance may be named instead of looked at; everything else is looked at."""
         store, other = await world.open(), await world.open()

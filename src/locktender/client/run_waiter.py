@@ -1,0 +1,209 @@
+"""Waits for runs to end.
+
+Where this process leads, the engine reports the runs that its last commit ended. Elsewhere the
+store does, by name where it can. Where it cannot, and about once a second, one statement reads the
+states of all that are waited for. To be told costs everybody: PostgreSQL wakes each connection that
+listens whenever anybody commits. So a client for which no wait has begun or ended for some seconds
+is not told any more, and looks now and then.
+
+A waiter registers first and asks for the state after that, so an end in between is seen by
+the question and a later one by the wake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from locktender.base.background import end_tasks
+from locktender.base.clock import SECOND, SystemClock
+from locktender.base.errors import LocktenderError, NotFound
+from locktender.base.model import RunRow
+from locktender.base.states import TERMINAL_RUNS, RunState
+from locktender.client.guard import ClientGuard
+from locktender.client.outbox_rows import find_row
+from locktender.client.refusals import goes_on
+from locktender.store.protocol import Store
+from locktender.store.retry import repeated
+
+if TYPE_CHECKING:
+    from locktender.engine import Engine
+
+T = TypeVar("T")
+
+log: logging.Logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+SUBMITTED_POLL_SECONDS = 0.02
+STORE_AWAY_SECONDS = 60.0
+"""How long the store may be out of reach before a waiting caller gets the error."""
+MAX_STATES = 1_000
+"""Runs whose states one statement reads."""
+ATTENTIVE_SECONDS = 5.0
+"""After a wait has begun or ended: so long a client waits to be told."""
+QUIET_SHARE = 0.05
+"""After that it looks when it has waited for this much longer, and each `POLL_SECONDS` at least."""
+PAUSE_SECONDS = 0.002
+PAUSE_PER_WAITER_SECONDS = 0.000_005
+"""Pauses between two looks: a busy process beside this one must not make it read all the time."""
+
+
+class RunWaiter:
+    def __init__(self, store: Store, engine: Engine | None, guard: ClientGuard) -> None:
+        self._store = store
+        self._engine = engine
+        self._guard = guard
+        self._clock = SystemClock()
+        self._waiters: dict[int, list[asyncio.Event]] = {}
+        self._watcher: asyncio.Task[None] | None = None
+        self._stirred_at = 0.0
+        """When a wait last began or ended, by the loop's clock."""
+        self._came = asyncio.Event()
+        if engine is not None:
+            engine.on_runs_ended(self._wake)
+
+    async def until_ended(self, run_id: str, timeout_us: int | None) -> RunRow:
+        """The run's row once it has ended. Raises `WaitTimeout` when `timeout_us` passes first."""
+        until = None if timeout_us is None else self._clock.monotonic() + timeout_us
+        row = await self._row_again(run_id)
+        while row.state == RunState.SUBMITTED and (
+            until is None or self._clock.monotonic() < until
+        ):
+            # Nobody is told when the leader makes a run of it.
+            await asyncio.sleep(SUBMITTED_POLL_SECONDS)
+            self._guard.check()
+            row = await self._row_again(run_id)
+        if row.state in TERMINAL_RUNS:
+            return row
+        run_id, seq, woken = row.id, row.seq, asyncio.Event()
+        self._waiters.setdefault(seq, []).append(woken)
+        self._watch()
+        left_us = None if until is None else max(0, until - self._clock.monotonic())
+        try:
+            async with asyncio.timeout(None if left_us is None else left_us / SECOND):
+                while row.state not in TERMINAL_RUNS:
+                    if not await self._again(lambda: self._ended([seq]), run_id):
+                        await woken.wait()
+                        woken.clear()
+                        self._guard.check()
+                    row = await self._row_again(run_id)
+        except TimeoutError:
+            row = await self._row_again(run_id)
+            if row.state in TERMINAL_RUNS:
+                return row
+            raise goes_on(run_id, row.state, timeout_us) from None
+        finally:
+            self._forget(seq, woken)
+        return row
+
+    async def until_any(self, runs: Sequence[int], timeout_us: int) -> dict[int, str]:
+        """Those of these runs that have ended, and how ("": it is gone); none when `timeout_us` has passed."""
+        woken = asyncio.Event()
+        for run in runs:
+            self._waiters.setdefault(run, []).append(woken)
+        self._watch()
+        try:
+            async with asyncio.timeout(timeout_us / SECOND):
+                while not (ended := await self._ended(runs)):
+                    await woken.wait()
+                    woken.clear()
+                    self._guard.check()
+        except TimeoutError:
+            return {}
+        finally:
+            for run in runs:
+                self._forget(run, woken)
+        return ended
+
+    async def close(self) -> None:
+        """Wakes every waiter: the client is closed."""
+        self._wake(list(self._waiters))
+        if self._watcher is not None:
+            await end_tasks([self._watcher])
+
+    async def _row(self, run_id: str) -> RunRow:
+        row = await find_row(self._store, run_id)
+        if row is None:
+            raise NotFound(f"there is no run {run_id!r}.", field="run", got=run_id)
+        return row
+
+    async def _row_again(self, run_id: str) -> RunRow:
+        return await self._again(lambda: self._row(run_id), run_id)
+
+    async def _again(self, read: Callable[[], Awaitable[T]], run_id: str) -> T:
+        """A store that is away for a while, as a database that restarts, does not end the wait."""
+        return await repeated(
+            read, f"reading run {run_id}", self._clock, self._guard.check, STORE_AWAY_SECONDS
+        )
+
+    async def _ended(self, runs: Sequence[int]) -> dict[int, str]:
+        """Those of these runs that have ended, and how; "": it is gone."""
+        states = await self._store.run_states(runs)
+        found = {run: states.get(run) or "" for run in runs}
+        return {run: state for run, state in found.items() if not state or state in TERMINAL_RUNS}
+
+    def _wake(self, runs: Iterable[int]) -> None:
+        for run in runs:
+            for woken in self._waiters.get(run, ()):
+                woken.set()
+                self._stirred_at = asyncio.get_running_loop().time()
+
+    def _forget(self, run: int, woken: asyncio.Event) -> None:
+        waiters = self._waiters[run]
+        waiters.remove(woken)
+        if not waiters:
+            del self._waiters[run]
+
+    def _watch(self) -> None:
+        self._stirred_at = asyncio.get_running_loop().time()
+        self._came.set()
+        if self._watcher is None or self._watcher.done():
+            self._watcher = asyncio.create_task(self._follow(), name="locktender-waiting")
+
+    async def _follow(self) -> None:
+        clock = asyncio.get_running_loop().time
+        looked = clock()
+        while True:
+            self._came.clear()
+            quiet = clock() - self._stirred_at
+            try:
+                if quiet > ATTENTIVE_SECONDS:
+                    await self._store.forget_ends()
+                    if not self._waiters:
+                        return
+                if self._engine is not None and self._engine.leads:
+                    # The leader names the runs that it ends, unless its term ends before it can.
+                    await asyncio.sleep(POLL_SECONDS)
+                    look = True
+                elif quiet > ATTENTIVE_SECONDS:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(min(POLL_SECONDS, quiet * QUIET_SHARE)):
+                            await self._came.wait()
+                    look = True
+                else:
+                    ended = await self._store.wait_for_ends(round(POLL_SECONDS * SECOND))
+                    self._wake(ended.runs)
+                    look = ended.look
+                # Also while others' ends are named without pause: a notification may be lost.
+                if look or clock() - looked >= POLL_SECONDS:
+                    await self._read_ended()
+                    looked = clock()
+            except Exception as error:
+                if not self._waiters:
+                    return
+                if isinstance(error, LocktenderError):
+                    log.warning("failed to wait for ends of runs, polling: %s", error)
+                else:
+                    log.exception("failed to wait for ends of runs, polling: internal error")
+                # Each reads its row by itself, and raises when the store stays away.
+                self._wake(self._waiters)
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def _read_ended(self) -> None:
+        runs = list(self._waiters)
+        for first in range(0, len(runs), MAX_STATES):
+            self._wake(await self._ended(runs[first : first + MAX_STATES]))
+        await asyncio.sleep(PAUSE_SECONDS + PAUSE_PER_WAITER_SECONDS * len(self._waiters))
