@@ -119,7 +119,7 @@ def test_a_command_that_reads_a_store_loads_no_engine(
     assert "locktender.engine" not in modules
     # One command line loads the file of its own word.
     assert len(of(modules, "locktender.cli")) <= 12
-    assert len(of(modules, "locktender")) <= (124 if RULES[0] in unused else 192)
+    assert len(of(modules, "locktender")) <= (126 if RULES[0] in unused else 192)
 
 
 @step(pool="shut")

@@ -165,8 +165,9 @@ async def test_who_has_waited_for_long_is_not_told_and_looks(
     async with embedded_async(url) as engine, connect_async(url) as other:
         forgot = asyncio.Event()
 
-        async def forget_ends() -> None:
+        async def forget_ends() -> bool:
             forgot.set()
+            return True
 
         async def wait_for_ends(timeout_us: int) -> RunsEnded:
             await asyncio.sleep(timeout_us / SECOND)
@@ -176,7 +177,7 @@ async def test_who_has_waited_for_long_is_not_told_and_looks(
         monkeypatch.setattr(other._core.store, "wait_for_ends", wait_for_ends)
         run = await engine.submit(flows.waits, 7)
         waiting = asyncio.ensure_future((await other.runs.get(run.id)).result(60))
-        await forgot.wait()
+        await until(forgot.is_set, "that it is told no more")
         flows.GATE.set()
         assert await waiting == 7
 
@@ -184,11 +185,22 @@ async def test_who_has_waited_for_long_is_not_told_and_looks(
 async def test_a_client_that_waits_no_more_is_not_told(url: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(run_waiter, "ATTENTIVE_SECONDS", 0.0)
     async with embedded_async(url) as engine, connect_async(url) as other:
+        forgot: list[str] = []
+
+        async def forget_ends() -> bool:
+            forgot.append("ends")
+            return True
+
+        monkeypatch.setattr(other._core.store, "forget_ends", forget_ends)
         run = await engine.submit(flows.waits, 7)
+        waiting = asyncio.ensure_future((await other.runs.get(run.id)).result(60))
+        await until(lambda: other._core.waiting._waiters, "the waiter")
         flows.GATE.set()
-        assert await (await other.runs.get(run.id)).result(60) == 7
+        assert await waiting == 7
         watcher = other._core.waiting._watcher
-        assert watcher is None or await asyncio.wait_for(watcher, 60) is None
+        assert watcher is not None
+        await asyncio.wait_for(watcher, 60)
+        assert forgot
 
 
 async def test_some_are_taken_and_the_rest_say_why_not(url: Path, transport: str):

@@ -182,6 +182,10 @@ async def test_a_waiting_client_is_woken_after_a_failed_wait(
         async def wait_for_ends(self, timeout_us: int) -> None:
             raise OSError("no route")
 
+        async def forget_ends(self) -> bool:
+            return False
+
+    monkeypatch.setattr("locktender.client.run_waiter.ATTENTIVE_SECONDS", 0.0)
     waiter = RunWaiter(Odd(), None, None)  # type: ignore[arg-type]
     waiter._waiters[1] = [woken]
     waiter._watch()

@@ -142,6 +142,14 @@ def test_counts_start_anew_with_a_term():
     assert found(story) == []
 
 
+def test_counts_start_anew_when_turns_are_shared_in_another_way():
+    story = crowd(4)
+    story.limit("fair", "tenant", {"key": "tenant"})
+    story.at += 10
+    story.perform(story.request(3, 0, 99))
+    assert found(story) == []
+
+
 def test_a_cached_waiter_stands_in_no_line_until_its_key_was_looked_up():
     """A new leader looks it up after its first commit."""
     for first_cycle, expected in ((True, []), (False, ["bypass"])):
@@ -163,7 +171,7 @@ def test_a_cached_waiter_stands_in_no_line_until_its_key_was_looked_up():
             if first_cycle:
                 story.grant(late)
         if not first_cycle:
-            for index in range(2, 5):
+            for index in range(2, 8):
                 story.request(1, 0, index)
             story.grant(late)
         assert found(story) == expected

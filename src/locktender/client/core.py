@@ -115,6 +115,9 @@ class Core:
                     ends_itself=ends_itself,
                 )
                 await running.start()
+            else:
+                # It is told when it waits for something.
+                await store.forget_ends()
         except BaseException:
             if running is not None:
                 with suppress(LocktenderError):

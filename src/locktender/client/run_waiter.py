@@ -2,9 +2,9 @@
 
 Where this process leads, the engine reports the runs that its last commit ended. Elsewhere the
 store does, by name where it can. Where it cannot, and about once a second, one statement reads the
-states of all that are waited for. To be told costs everybody: PostgreSQL wakes each connection that
-listens whenever anybody commits. So a client for which no wait has begun or ended for some seconds
-is not told any more, and looks now and then.
+states of all that are waited for. To be told may cost everybody: PostgreSQL wakes each connection that
+listens whenever anybody commits. So a client is told for some seconds after a wait began or its run
+ended, and after that looks now and then.
 
 A waiter registers first and asks for the state after that, so an end in between is seen by
 the question and a later one by the wake.
@@ -43,9 +43,10 @@ STORE_AWAY_SECONDS = 60.0
 MAX_STATES = 1_000
 """Runs whose states one statement reads."""
 ATTENTIVE_SECONDS = 5.0
-"""After a wait has begun or ended: so long a client waits to be told."""
+"""So long after a wait began, or its run ended, a client waits to be told."""
 QUIET_SHARE = 0.05
-"""After that it looks when it has waited for this much longer, and each `POLL_SECONDS` at least."""
+"""After that, where to be told costs others something, it looks when it has waited for this much longer,
+and each `POLL_SECONDS` at least."""
 PAUSE_SECONDS = 0.002
 PAUSE_PER_WAITER_SECONDS = 0.000_005
 """Pauses between two looks: a busy process beside this one must not make it read all the time."""
@@ -60,7 +61,7 @@ class RunWaiter:
         self._waiters: dict[int, list[asyncio.Event]] = {}
         self._watcher: asyncio.Task[None] | None = None
         self._stirred_at = 0.0
-        """When a wait last began or ended, by the loop's clock."""
+        """When a wait last began, or its run ended, by the loop's clock."""
         self._came = asyncio.Event()
         if engine is not None:
             engine.on_runs_ended(self._wake)
@@ -120,7 +121,7 @@ class RunWaiter:
 
     async def close(self) -> None:
         """Wakes every waiter: the client is closed."""
-        self._wake(list(self._waiters))
+        self._wake_all()
         if self._watcher is not None:
             await end_tasks([self._watcher])
 
@@ -146,10 +147,16 @@ class RunWaiter:
         return {run: state for run, state in found.items() if not state or state in TERMINAL_RUNS}
 
     def _wake(self, runs: Iterable[int]) -> None:
+        """These runs have ended."""
         for run in runs:
             for woken in self._waiters.get(run, ()):
                 woken.set()
                 self._stirred_at = asyncio.get_running_loop().time()
+
+    def _wake_all(self) -> None:
+        for waiters in self._waiters.values():
+            for woken in waiters:
+                woken.set()
 
     def _forget(self, run: int, woken: asyncio.Event) -> None:
         waiters = self._waiters[run]
@@ -170,18 +177,19 @@ class RunWaiter:
             self._came.clear()
             quiet = clock() - self._stirred_at
             try:
-                if quiet > ATTENTIVE_SECONDS:
-                    await self._store.forget_ends()
-                    if not self._waiters:
+                looks = quiet > ATTENTIVE_SECONDS and await self._store.forget_ends()
+                if not self._waiters:
+                    if quiet > ATTENTIVE_SECONDS:
                         return
+                    # The next wait may begin at once: it need not begin to listen anew.
+                    await self._rest(POLL_SECONDS)
+                    continue
                 if self._engine is not None and self._engine.leads:
                     # The leader names the runs that it ends, unless its term ends before it can.
                     await asyncio.sleep(POLL_SECONDS)
                     look = True
-                elif quiet > ATTENTIVE_SECONDS:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(min(POLL_SECONDS, quiet * QUIET_SHARE)):
-                            await self._came.wait()
+                elif looks:
+                    await self._rest(min(POLL_SECONDS, quiet * QUIET_SHARE))
                     look = True
                 else:
                     ended = await self._store.wait_for_ends(round(POLL_SECONDS * SECOND))
@@ -192,15 +200,21 @@ class RunWaiter:
                     await self._read_ended()
                     looked = clock()
             except Exception as error:
-                if not self._waiters:
-                    return
                 if isinstance(error, LocktenderError):
                     log.warning("failed to wait for ends of runs, polling: %s", error)
                 else:
                     log.exception("failed to wait for ends of runs, polling: internal error")
+                if not self._waiters:
+                    return
                 # Each reads its row by itself, and raises when the store stays away.
-                self._wake(self._waiters)
+                self._wake_all()
                 await asyncio.sleep(POLL_SECONDS)
+
+    async def _rest(self, seconds: float) -> None:
+        """Until a wait begins, or the time is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._came.wait()
 
     async def _read_ended(self) -> None:
         runs = list(self._waiters)

@@ -23,6 +23,7 @@ from locktender.base.ids import run_of
 from locktender.base.model import RunRow, WorkerRow
 from locktender.base.states import TaskState
 from locktender.kernel.node_state import SLICE
+from locktender.kernel.pauses import Pauses
 from locktender.kernel.rebuild import restore_runs
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.wait_times import move_clocks
@@ -77,7 +78,7 @@ def move_instants(scheduler: Scheduler, by_us: int) -> None:
 
 
 def _move_waiting(scheduler: Scheduler, by_us: int) -> None:
-    """Also in their rows, from which the next leader reckons. Who comes after a jump stands behind them."""
+    """Also in their rows, from which the next leader reckons. Tasks requested after the jump stand behind them."""
     for entry in scheduler.lifecycle.tasks.values():
         if entry.state not in (TaskState.REQUESTED, TaskState.SCHEDULED):
             continue
@@ -88,7 +89,7 @@ def _move_waiting(scheduler: Scheduler, by_us: int) -> None:
         # The row of an offer may be its worker's by now.
         if entry.state == TaskState.REQUESTED:
             scheduler.commit_builder.save(entry)
-    scheduler.ledger.rerank_tasks()
+    scheduler.ledger.moved_us += by_us
 
 
 def _record_jump(scheduler: Scheduler, data: dict[str, object]) -> None:
@@ -155,6 +156,7 @@ def restore(
     for gates in scheduler.ledger.slot_gates.values():
         for gate in gates:
             gate.bound_debt(now)
+    Pauses(scheduler.ledger, scheduler.commit_builder).tell_lifted()
     if behind:
         # By no less than that: how long there was no leader is not known.
         _record_jump(scheduler, {"by_us": -behind, "about": True})

@@ -46,6 +46,8 @@ class Ledger(RunLedger):
         self.lingering_changed: bool = False
         self._rank = (0, 0)
         """The last that was given."""
+        self.moved_us: int = 0
+        """How far the store's clock was set in this term."""
         self._apply_common(limits)
 
     # -- limits ------------------------------------------------------------------------------------
@@ -61,7 +63,7 @@ class Ledger(RunLedger):
         self._apply_common(limits)
         buckets = self._apply_pools(limits, now)
         if limits.fair != before.fair or limits.age_boost_us != before.age_boost_us:
-            self.rerank_tasks()
+            self._rerank_tasks()
         tags_changed = limits.tags != before.tags
         if tags_changed:
             self._recount_tags()
@@ -117,8 +119,7 @@ class Ledger(RunLedger):
             queue.turns.set(limits.fair)
             queue.max_bypass = limits.max_bypass
 
-    def rerank_tasks(self) -> None:
-        """What their order is made of has changed: all stand in line anew, and nobody has been bypassed."""
+    def _rerank_tasks(self) -> None:
         waiting = [
             task for run in self.runs.values() for task in run.tasks.values() if task.in_line
         ]
@@ -182,13 +183,17 @@ class Ledger(RunLedger):
         if not task.run.files or self.turn_of(task) is task:
             self._line_up(task)
 
+    def rank_of(self, task: TaskEntry) -> tuple[int, int]:
+        """Where it stands in line: those who wait already keep their ranks when the store's clock is set."""
+        return lanes.rank(self.limits, task.run.row.priority, task.requested_at - self.moved_us)
+
     def turn_of(self, task: TaskEntry) -> TaskEntry:
         """`task` itself, or the earlier item of its sequential map that has to end first."""
         return task.run.first_in_file(task.node) or task
 
     def _line_up(self, task: TaskEntry) -> None:
         run = task.run
-        rank = lanes.rank(self.limits, run.row.priority, task.requested_at)
+        rank = self.rank_of(task)
         if rank != self._rank:
             self._rank = rank
         # One object for all that are asked for at once: their lane compares them faster.
@@ -297,7 +302,7 @@ class Ledger(RunLedger):
 
     def hold(self, task: TaskEntry) -> None:
         """A task found in flight at a rebuild: charge what its row says it holds, whatever the limits are now."""
-        task.rank = lanes.rank(self.limits, task.run.row.priority, task.requested_at)
+        task.rank = self.rank_of(task)
         task.lane = self.lane_of(task.run, task.node, task.pools)
         task.run.in_flight += 1
         for gate in task.lane.gates:

@@ -13,7 +13,6 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from locktender.base.durations import spoken
-from locktender.kernel import lanes
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.fair_turns import Turns
 from locktender.kernel.gate_view import GateView, uses
@@ -47,7 +46,7 @@ def openings(view: GateView, entry: TaskEntry, lane: Lane[TaskEntry]) -> list[Ga
 def tried(view: GateView, entry: TaskEntry, lane: Lane[TaskEntry]) -> Trial:
     ledger = view.ledger
     if not entry.in_line:
-        entry.rank = lanes.rank(ledger.limits, entry.run.row.priority, entry.requested_at)
+        entry.rank = ledger.rank_of(entry)
     blocks = ledger.task_queue.blocks(lane, entry, view.now)
     opened = dict.fromkeys([block.gate for block in blocks], 0)
     while True:

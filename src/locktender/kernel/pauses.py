@@ -44,11 +44,6 @@ def pause_texts(limits: Limits, row: RunRow, now: int) -> list[str]:
     ]
 
 
-def _begins(row: RunRow, before: Limits, limits: Limits) -> bool:
-    """A pause of it, or of its flow, is new in `limits`."""
-    return row.kind == "flow" and bool(pauses_of(limits, row)) and not pauses_of(before, row)
-
-
 class Pauses:
     def __init__(self, ledger: Ledger, commit_builder: CommitBuilder) -> None:
         self._ledger = ledger
@@ -67,10 +62,8 @@ class Pauses:
                 else:
                     self._record(run.row, before, "paused", "resumed")
                     self._go_on(run, now)
-            elif not paused and _begins(run.row, before, limits):
-                # It is ending: its clean-up goes on, and who reads the history must know why.
-                why = "deadline" if run.row.verdict == RunState.TIMED_OUT else "cancelled"
-                self._record_lifted(run, "", why)
+            elif not paused and not pauses_of(before, run.row):
+                self._tell_lifted(run)
         for seq in before.paused_runs.keys() ^ limits.paused_runs.keys():
             if (head := self._ledger.heads.get(seq)) is not None:
                 if seq in limits.paused_runs:
@@ -104,6 +97,18 @@ class Pauses:
         if run.paused and self._ledger.runs.get(run.seq) is run:
             self._record_lifted(run, "paused", why)
             self._go_on(run, now)
+
+    def tell_lifted(self) -> None:
+        """A new leader: pauses may have come into force with its term."""
+        for run in self._ledger.runs.values():
+            if not run.paused:
+                self._tell_lifted(run)
+
+    def _tell_lifted(self, run: RunEntry) -> None:
+        """Of a run that is ending its clean-up goes on: the history says why."""
+        if run.row.kind == "flow" and pauses_of(self._ledger.limits, run.row):
+            why = "deadline" if run.row.verdict == RunState.TIMED_OUT else "cancelled"
+            self._record_lifted(run, "", why)
 
     def _record_lifted(self, run: RunEntry, before: str, why: str) -> None:
         change = Change("pause", 0, before, "lifted", 0, {"reason": why})

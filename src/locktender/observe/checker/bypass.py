@@ -28,7 +28,7 @@ from locktender.observe.checker.world import HistoryState
 Rank = tuple[int, int, int]
 """Where a task stands: priority, age, id; smaller is earlier."""
 Head = tuple[Rank, tuple[int, int]]
-UNREAD_CYCLES: Final = 2
+UNREAD_CYCLES: Final = 5
 """Of a new term, or since its run got a place again: a task of a cached step may not stand in line yet."""
 LOOKED_UP_AT_ONCE: Final = 1_000
 Kind = tuple[tuple[tuple[str, int], ...], Executor, tuple[tuple[str, str], ...]]
@@ -69,6 +69,10 @@ class WaitingLines:
 
     def __bool__(self) -> bool:
         return bool(self._groups)
+
+    @property
+    def count(self) -> int:
+        return sum(len(group.tasks) for group in self._groups.values())
 
     def add(self, task: CheckedTask, plan: NodePlan, needs: dict[str, int]) -> None:
         place = task.run.id, task.node
@@ -141,6 +145,7 @@ class Bypass(Rule):
         self._new: dict[int, CheckedTask] = {}
         self._counts: dict[int, int] = {}
         self._moved_us = 0
+        self._order: tuple[int, object] = (0, None)
         self._placed_in: dict[int, int] = {}
         """Runs that got a place again in this term, and in which cycle."""
 
@@ -172,6 +177,7 @@ class Bypass(Rule):
 
     def end(self, _event: Event, run: CheckedRun) -> None:
         """What waits in a run that was held ends with it, without an event of its own."""
+        self._placed_in.pop(run.id, None)
         for task in run.tasks.values() if run.open else ():
             self.leave(_event, task)
 
@@ -182,12 +188,17 @@ class Bypass(Rule):
 
     def close(self) -> None:
         limits = self.world.in_force.limits
-        moved = self.world.clock_moved_us
-        if self._lines.age_boost_us != limits.age_boost_us or self._moved_us != moved:
+        order = limits.age_boost_us, limits.fair
+        if self._order != order:
             # All stand in line anew.
-            self._lines.reorder(limits.age_boost_us)
+            self._order = order
             self._counts.clear()
-            self._moved_us = moved
+        if (
+            self._lines.age_boost_us != limits.age_boost_us
+            or self._moved_us != self.world.clock_moved_us
+        ):
+            self._moved_us = self.world.clock_moved_us
+            self._lines.reorder(limits.age_boost_us)
         if self._lines and self.world.grants and limits.max_bypass >= 0:
             self._judge()
         for task in self._new.values():
@@ -272,7 +283,7 @@ class Bypass(Rule):
         """Results kept for these tasks may not have been looked up yet: until then they stand in no line."""
         if group.plan.node.cache is None:
             return False
-        turns = UNREAD_CYCLES + len(group.tasks) // LOOKED_UP_AT_ONCE
+        turns = UNREAD_CYCLES + self._lines.count // LOOKED_UP_AT_ONCE
         return self.world.commit.cycle <= self._placed_in.get(group.run.id, 0) + turns
 
     def _count(self, group: WaitingGroup, key: Rank, event: Event) -> None:

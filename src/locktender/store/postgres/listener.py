@@ -11,8 +11,9 @@ as it takes, and on a channel of their own the runs that end with it:
     ORIGIN commit WORKER=TASK.TOKEN,TASK.TOKEN WORKER …
     ORIGIN !RUN,RUN
 
-A process that only waits for ends of runs listens to the second channel alone, and to none when
-nobody waits: PostgreSQL wakes every connection that listens to anything at each notification.
+A process that only waits for ends of runs listens to the second channel alone, and one that does
+not want to be told to none: PostgreSQL wakes every connection that listens to anything, at each
+notification.
 
 Offers to a worker that listens are stored nowhere else but in the tasks' rows: the
 leader sends them again until they are answered (`offer_again`). A worker that is named
@@ -227,11 +228,12 @@ class Listener:
         self._needed(for_ends=True)
         return await self._ended.take(timeout_seconds)
 
-    def forget_ends(self) -> None:
-        """Nobody waits for runs now. Who does later looks first."""
-        if self._needs_ends:
-            self._needs_ends = False
+    def forget_ends(self) -> bool:
+        """The caller looks by itself; False: this process is told of everything anyway."""
+        if self._needs_ends or self._listens_to_all != self._needs_all:
+            self._needs_ends, self._listens_to_all = False, self._needs_all
             self._look_up.set()
+        return not self._needs_all
 
     async def changes(self, timeout_seconds: float) -> ChangeNotice:
         """Waits for other processes' commits; after the timeout one looks anyway."""
@@ -301,10 +303,10 @@ class Listener:
                 self._look_up.clear()
                 if conn.is_closed():
                     break
-                if await self._follow_ends(conn):
-                    continue
+                changed = await self._follow_ends(conn)
                 if self.connected == self._listens_to_all:
-                    await conn.execute(SQL.text("ping"), timeout=PING_SECONDS)
+                    if not changed:
+                        await conn.execute(SQL.text("ping"), timeout=PING_SECONDS)
                 elif self._listens_to_all:
                     await conn.add_listener(self._options.channel, self._receive)
                     self.connected = True

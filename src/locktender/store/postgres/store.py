@@ -376,8 +376,8 @@ class PostgresStore(
     async def wait_for_ends(self, timeout_us: int) -> RunsEnded:
         return await self._opened.listener.ended_runs(timeout_us / SECOND)
 
-    async def forget_ends(self) -> None:
-        self._opened.listener.forget_ends()
+    async def forget_ends(self) -> bool:
+        return self._opened.listener.forget_ends()
 
     @property
     def listens(self) -> bool:

@@ -259,11 +259,12 @@ class Reading(StoreBase, Protocol):
         """
         ...
 
-    async def forget_ends(self) -> None:
-        """Nobody waits for ends now: others' commits need not wake this process. The next wait looks.
+    async def forget_ends(self) -> bool:
+        """The caller reads states by itself from now on: other processes' commits need not wake this one.
 
-        Nothing to do where a commit costs those who do not wait nothing.
+        False: to be told costs nothing, and goes on. A `wait_for_ends` after True sets `look`.
         """
+        return False
 
     async def runs(self, where: RunFilter) -> list[RunRow]: ...
     async def failed_lately(self, limit: int) -> list[RunRow]:
