@@ -150,6 +150,26 @@ def test_counts_start_anew_when_turns_are_shared_in_another_way():
     assert found(story) == []
 
 
+def test_the_tasks_of_a_paused_run_are_not_bypassed():
+    story = crowd(4)
+    with story.cycle():
+        story.limit("flow", "wide", {"by": "ann"})
+        story.event("pause", "", "paused", run=2)
+    for index in range(90, 93):
+        story.at += 10
+        story.perform(story.request(3, 0, index))
+    with story.cycle():
+        story.limit("flow", "wide", None)
+        story.event("pause", "paused", "resumed", run=2)
+    for index in range(93, 97):
+        story.at += 10
+        story.perform(story.request(3, 0, index))
+    assert found(story) == []
+    story.at += 10
+    story.perform(story.request(3, 0, 97))
+    assert found(story) == ["bypass"]
+
+
 def test_a_cached_waiter_stands_in_no_line_until_its_key_was_looked_up():
     """A new leader looks it up after its first commit."""
     for first_cycle, expected in ((True, []), (False, ["bypass"])):

@@ -198,11 +198,12 @@ def test_a_run_without_a_place_goes_on_after_a_jump(by: int):
 
 
 @pytest.mark.parametrize("by", JUMPS)
-def test_who_comes_after_a_jump_stands_behind_those_who_wait(by: int):
+@pytest.mark.parametrize("changes", CHANGES)
+def test_who_comes_after_a_jump_stands_behind_those_who_wait(by: int, changes: bool):
     made = world(rules={("pool", "db"): {"limit": 1}}, took=lambda _rng, _node: SECOND)
     made.submit(graph(items("early", pools=needs(db=1))), consts=numbers(6))
-    made.plan(2 * SECOND + SECOND // 2, lambda: made.jump_clock(by))
-    made.plan(3 * SECOND, lambda: made.submit(graph(step("late", pools=needs(db=1)))))
+    jumps(made, by, changes=changes)
+    made.plan(4 * SECOND, lambda: made.submit(graph(step("late", pools=needs(db=1)))))
     settle(made)
     runs = [run_of(body.task) for body in sorted(made.bodies, key=lambda body: body.start)]
     assert runs == [1] * 6 + [2]

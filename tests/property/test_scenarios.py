@@ -35,7 +35,7 @@ def test_random_worlds_keep_every_promise(first: int):
                 assert check(pruned(history, chance)) == [], seed
 
 
-CHANGES = (1226, 1427, 1647, 2936)
+CHANGES = (1226, 1427, 1647, 2936, 7661)
 """Worlds with changes of leaders in which the checker once reported something."""
 
 

@@ -271,6 +271,7 @@ async def test_a_commit_names_the_runs_it_ends(postgres_url: str, store: Postgre
         leader = await SceneLeader.stand(other)
         runs = [(await submitted(other)).seq for _ in range(3)]
         await leader.start(*runs)
+        await _until(lambda: store.listens)
         await store.wait_for_ends(0)
         await submitted(other)  # commits that end nothing wake nobody
         for run in runs[:2]:
@@ -322,6 +323,7 @@ async def test_who_waits_for_ends_alone_is_not_told_of_every_commit(
         leader = await SceneLeader.stand(other)
         run = (await submitted(other)).seq
         await leader.start(run)
+        await _until(lambda: store.listens)
         await store.wait_for_ends(0)
         await _until(lambda: not store.listens)
 

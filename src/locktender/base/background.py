@@ -26,6 +26,19 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*several, return_exceptions=True)
 
 
+async def to_its_end(work: Coroutine[Any, Any, object]) -> None:
+    """Waits for `work`, also when the caller is cancelled meanwhile, however often; that goes on afterwards."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+
+
 async def repeat_forever(
     work: Callable[[], Awaitable[object]], what: str, pause_seconds: float
 ) -> NoReturn:

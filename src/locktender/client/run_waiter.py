@@ -204,7 +204,7 @@ class RunWaiter:
                     log.warning("failed to wait for ends of runs, polling: %s", error)
                 else:
                     log.exception("failed to wait for ends of runs, polling: internal error")
-                if not self._waiters:
+                if not self._waiters and quiet > ATTENTIVE_SECONDS:
                     return
                 # Each reads its row by itself, and raises when the store stays away.
                 self._wake_all()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from heapq import heappush
 
 from locktender.base.changes import Bucket, Linger, Order
+from locktender.base.clock import SECOND
 from locktender.base.graph import starts_in_order
 from locktender.base.limits import Limits, PoolRule
 from locktender.base.model import WorkerRow
@@ -184,8 +185,12 @@ class Ledger(RunLedger):
             self._line_up(task)
 
     def rank_of(self, task: TaskEntry) -> tuple[int, int]:
-        """Where it stands in line: those who wait already keep their ranks when the store's clock is set."""
-        return lanes.rank(self.limits, task.run.row.priority, task.requested_at - self.moved_us)
+        """Where it stands in line: tasks that wait already keep their ranks when the store's clock is set."""
+        at = task.requested_at
+        if at > self.now + SECOND:
+            # Of a row that is older than a clock set back: it stands before all that come from now on.
+            at = self.now
+        return lanes.rank(self.limits, task.run.row.priority, at - self.moved_us)
 
     def turn_of(self, task: TaskEntry) -> TaskEntry:
         """`task` itself, or the earlier item of its sequential map that has to end first."""

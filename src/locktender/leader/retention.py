@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from locktender.base.background import to_its_end
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.config import Settings
 from locktender.base.errors import LocktenderError
@@ -194,7 +195,7 @@ class _InAChild:
         finally:
             if child.returncode is None:
                 child.kill()
-                await child.wait()
+                await to_its_end(child.wait())
         if child.returncode == 0:
             return True
         if _code(said) == "history_broken":

@@ -225,7 +225,10 @@ def _feed(world: HistoryState, watch: Watch, event: Event) -> None:
                 see_place(event, run)
             world.apply_place(event, run)
         case "pause":
-            world.run(event.run).lifted = event.after == "lifted"
+            run = world.run(event.run)
+            for see_pause in watch.pause_handlers:
+                see_pause(event, run)
+            run.lifted = event.after == "lifted"
         case "wait":
             if (found := _waiter(world, event)) is not None:
                 for see_wait in watch.wait_handlers:

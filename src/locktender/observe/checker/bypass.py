@@ -64,15 +64,12 @@ class WaitingLines:
 
     def __init__(self) -> None:
         self.age_boost_us: int = 0
+        self.count: int = 0
         self._groups: dict[tuple[int, int], WaitingGroup] = {}
         self._heads: dict[str, list[Head]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._groups)
-
-    @property
-    def count(self) -> int:
-        return sum(len(group.tasks) for group in self._groups.values())
 
     def add(self, task: CheckedTask, plan: NodePlan, needs: dict[str, int]) -> None:
         place = task.run.id, task.node
@@ -83,6 +80,7 @@ class WaitingLines:
         head = group.members[0] if group.members else None
         insort(group.members, key)
         group.tasks[task.id] = task, key
+        self.count += 1
         self._move_head(place, group, head)
 
     def remove(self, task: CheckedTask) -> None:
@@ -91,6 +89,7 @@ class WaitingLines:
         found = None if group is None else group.tasks.pop(task.id, None)
         if group is None or found is None:
             return
+        self.count -= 1
         head = group.members[0]
         del group.members[bisect_left(group.members, found[1])]
         self._move_head(place, group, head)
@@ -127,7 +126,7 @@ class WaitingLines:
             for group in self._groups.values()
             for task, _ in group.tasks.values()
         ]
-        self._groups, self._heads, self.age_boost_us = {}, {}, age_boost_us
+        self._groups, self._heads, self.age_boost_us, self.count = {}, {}, age_boost_us, 0
         for task, plan, needs in waiting:
             self.add(task, plan, needs)
 
@@ -153,13 +152,14 @@ class Bypass(Rule):
         on.tasks(self.request, "requested")
         on.tasks(self.leave, "scheduled", "completed", "failed", "cancelled", "skipped", "pending")
         on.runs(self.end, *RUN_ENDS)
-        on.places(self.place)
+        on.places(self.stop)
+        on.pauses(self.stop)
         on.leaders(self.elected)
         on.closed(self.close)
 
-    def place(self, event: Event, run: CheckedRun) -> None:
-        """Without a place its tasks stand in no line; later they stand there anew."""
-        if event.after == "given_back":
+    def stop(self, event: Event, run: CheckedRun) -> None:
+        """Without a place, or paused, its tasks stand in no line; later they stand there anew."""
+        if event.after in ("given_back", "paused"):
             for task in run.tasks:
                 self._counts.pop(task, None)
         elif event.after == "held":
@@ -260,7 +260,7 @@ class Bypass(Rule):
     def _has_room(self, group: WaitingGroup, unseen: dict[int, int]) -> bool:
         """The run, its parallelism and the window would let a waiter of the group go."""
         run, node = group.run, group.plan.node
-        if run.state != "running" or not run.placed:
+        if run.state != "running" or not run.placed or self.world.pause_of(run):
             return False
         if run.plan is None or run.plan.graph.sequential or node.in_order:
             return False

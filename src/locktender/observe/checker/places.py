@@ -96,25 +96,18 @@ class PausedStarts(Rule):
     def start(self, event: Event, run: CheckedRun) -> None:
         # One that goes on without a place is to end: its clean-up is not held up.
         ends = event.data.get("placed") is False
-        if run.state == "queued" and not ends and self._paused(run):
-            self.report(event, f"run {run.id} starts while {self._paused(run)} is paused.")
+        if run.state == "queued" and not ends and self.world.pause_of(run):
+            self.report(event, f"run {run.id} starts while {self.world.pause_of(run)} is paused.")
 
     def place(self, event: Event, run: CheckedRun) -> None:
-        if event.after == "held" and self._paused(run):
-            self.report(event, f"run {run.id} takes a place while {self._paused(run)} is paused.")
+        if event.after == "held" and self.world.pause_of(run):
+            self.report(
+                event, f"run {run.id} takes a place while {self.world.pause_of(run)} is paused."
+            )
 
     def grant(self, event: Event, task: CheckedTask) -> None:
-        if paused := self._paused(task.run):
+        if paused := self.world.pause_of(task.run):
             self.report(event, f"task {task.id} starts while {paused} is paused.")
-
-    def _paused(self, run: CheckedRun) -> str:
-        """What is paused that holds `run`; empty: nothing."""
-        in_force = self.world.in_force
-        if run.lifted or run.kind == "hold" or run.state == "cancelling":
-            return ""
-        if run.flow in in_force.flows:
-            return f"flow {run.flow}"
-        return "it" if in_force.runs and run.id in in_force.runs.values() else ""
 
 
 class Waits(CeilingDoubts):

@@ -57,6 +57,7 @@ class Watch:
         self.task_topic: Topic[TaskHandler] = Topic[TaskHandler]()
         self.run_topic: Topic[RunHandler] = Topic[RunHandler]()
         self.place_handlers: list[RunHandler] = []
+        self.pause_handlers: list[RunHandler] = []
         self.trace_handlers: list[RunHandler] = []
         self.wait_handlers: list[TaskHandler] = []
         self.mail_handlers: list[EventHandler] = []
@@ -76,6 +77,9 @@ class Watch:
 
     def places(self, handler: RunHandler) -> None:
         self.place_handlers.append(handler)
+
+    def pauses(self, handler: RunHandler) -> None:
+        self.pause_handlers.append(handler)
 
     def traces(self, handler: RunHandler) -> None:
         self.trace_handlers.append(handler)

@@ -387,6 +387,15 @@ class HistoryState(PlaceCounts):
                 if task.not_before and not task.sleeps:
                     task.not_before += by_us
 
+    def pause_of(self, run: CheckedRun) -> str:
+        """What is paused that holds `run`; empty: nothing."""
+        in_force = self.in_force
+        if run.lifted or run.kind == "hold" or run.state == "cancelling":
+            return ""
+        if run.flow in in_force.flows:
+            return f"flow {run.flow}"
+        return "it" if in_force.runs and run.id in in_force.runs.values() else ""
+
     def start_term(self) -> None:
         """A leader finds out anew which limits are in force and which workers are stalled."""
         self.in_force.start_term()

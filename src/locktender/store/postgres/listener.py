@@ -287,14 +287,16 @@ class Listener:
             conn.add_termination_listener(lambda _: self._look_up.set())
             self._hears_ends = False
             await self._follow_ends(conn)
-            if self._listens_to_all:
+            # Read once: what is wanted may change while the server is asked.
+            everything = self._listens_to_all
+            if everything:
                 await conn.add_listener(self._options.channel, self._receive)
             if self._ready.is_set():
                 self.replaced += 1
             if self._ready.is_set() or self._late:
                 # Notifications sent meanwhile are lost: wake all waiters.
                 self.notice()
-            self.connected = self._listens_to_all
+            self.connected = everything
             self._ready.set()
             while not conn.is_closed():
                 with suppress(TimeoutError):

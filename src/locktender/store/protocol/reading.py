@@ -262,7 +262,8 @@ class Reading(StoreBase, Protocol):
     async def forget_ends(self) -> bool:
         """The caller reads states by itself from now on: other processes' commits need not wake this one.
 
-        False: to be told costs nothing, and goes on. A `wait_for_ends` after True sets `look`.
+        False: to be told costs nothing, or this process is told anyway. Ends before the next `wait_for_ends` are
+        named by it, or it sets `look`.
         """
         return False
 

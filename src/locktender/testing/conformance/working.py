@@ -414,8 +414,9 @@ class TestWaking:
             await store.wait_for_ends(0)
             await store.forget_ends()
             await leader.end(run)
-            while not (await store.wait_for_ends(LONG_WAIT_US)).look:
-                pass
+            ended = await store.wait_for_ends(LONG_WAIT_US)
+            while not (ended.look or run in ended.runs):
+                ended = await store.wait_for_ends(LONG_WAIT_US)
 
     async def test_a_leader_hears_of_acceptances_and_of_ends(self, world: StoreScene) -> None:
         """An acceptance may be named instead of looked at; everything else is looked at."""
