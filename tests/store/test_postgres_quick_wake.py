@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 import pytest
@@ -108,6 +109,28 @@ async def test_an_event_is_one_round_trip_and_a_wake_up_two(postgres_url: str, t
         assert len(trips) == 1
         counts = await made.store.counts()
         assert (counts.waiting, counts.active[""], counts.queued) == (0, 2, 2)
+
+
+async def test_no_run_is_recorded_as_woken_before_its_time(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    """The clock is read before the runs are found, and they by a clock that has gone on."""
+    several = PostgresSession.several
+
+    async def early(self: PostgresSession, *reads: Any, **given: Any) -> list[list[Row]]:
+        [[[now]], *rest] = await several(self, *reads, **given)
+        return [[[now - HOUR]], *rest]
+
+    async with scene(postgres_url) as made:
+        run = await made.waiting()
+        wake_at = await made.store.now()
+        async with connected(postgres_url) as conn:
+            await conn.execute("UPDATE locktender.waiting SET wake_at = $1", wake_at)
+        monkeypatch.setattr(PostgresSession, "several", early)
+        assert [each.run for each in (await made.wake()).runs] == [run]
+        monkeypatch.undo()
+        *_, woken = [each for each in await history(made.store, run) if each.subject == "run"]
+        assert (woken.after, woken.at) == ("queued", wake_at)
 
 
 async def test_the_same_event_is_stored_once(postgres_url: str):
