@@ -85,7 +85,7 @@ async def _cycles(store: SqliteStore) -> list[float]:
     scheduler = Scheduler(snapshot.limits, term, "bench")
     scheduler.begin(snapshot.limit_rows)
     worker = WorkerRow("w", "host", 1, "0", {"async": -1}, -1, -1)
-    scheduler.restore_gates([worker], [], snapshot.now, "w")
+    scheduler.put_worker(worker, local=True)
     feed = QueueReader(store)
     feed.lanes(snapshot.lanes)
     running: list[tuple[int, int]] = []
@@ -97,7 +97,7 @@ async def _cycles(store: SqliteStore) -> list[float]:
         for task, token in ending:
             scheduler.ended(task, token, "completed", now, b"1", local=True)
         typical = len(ending) == PER_CYCLE and feed.behind <= 2 * PER_CYCLE
-        await feed.fill(scheduler)
+        await feed.fill(scheduler, is_behind=False)
         cycle = scheduler.cycle(now)
         await store.commit(cycle.commit)
         for started in cycle.commit.runs_started:

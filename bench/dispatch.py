@@ -194,7 +194,7 @@ async def _cycles(store: SqliteStore) -> Cycles:
     scheduler = Scheduler(snapshot.limits, term, "bench")
     scheduler.begin(snapshot.limit_rows)
     worker = WorkerRow("w", "host", 1, "0", {"async": -1}, -1, -1)
-    scheduler.restore_gates([worker], [], snapshot.now, "w")
+    scheduler.put_worker(worker, local=True)
     feed = QueueReader(store)
     feed.lanes(snapshot.lanes)
     running: list[tuple[int, int]] = []
@@ -207,7 +207,7 @@ async def _cycles(store: SqliteStore) -> Cycles:
         typical = len(ending) == PER_CYCLE and feed.behind <= 2 * PER_CYCLE
         for task, token in ending:
             scheduler.ended(task, token, "completed", now, b"1", local=True)
-        await feed.fill(scheduler)
+        await feed.fill(scheduler, is_behind=False)
         deciding = time.perf_counter()
         cycle = scheduler.cycle(now)
         deciding = time.perf_counter() - deciding
