@@ -116,7 +116,7 @@ class Core:
                 )
                 await running.start()
             else:
-                # It is told when it waits for something.
+                # A client listens to other processes when it waits for something, not before.
                 await store.forget_ends()
         except BaseException:
             if running is not None:

@@ -229,7 +229,7 @@ class Listener:
         return await self._ended.take(timeout_seconds)
 
     def forget_ends(self) -> bool:
-        """The caller looks by itself; False: this process is told of everything anyway."""
+        """The caller reads states by itself from now on. False: this process listens to all commits anyway."""
         if self._needs_ends or self._listens_to_all != self._needs_all:
             self._needs_ends, self._listens_to_all = False, self._needs_all
             self._look_up.set()
