@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from locktender import RunFailed, StoreError, embedded_async, flow, step
+from locktender import RunFailed, StoreError, WaitTimeout, embedded_async, flow, step
 from locktender.base.errors import SchemaTooNew
 from locktender.client.core import Core
 from locktender.client.guard import ClientClosed
@@ -117,3 +117,50 @@ async def test_a_client_that_is_closed_meanwhile_says_so(url: Path):
     await core.close()
     with pytest.raises(ClientClosed):
         await repeating_
+
+
+async def test_a_wait_is_over_in_time_while_the_store_is_away(
+    url: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with embedded_async(url) as engine:
+        await engine.limits.pause()
+        run = await engine.submit(failing)
+        core = engine._core  # pyright: ignore[reportPrivateUsage]
+        row, waits = await core.row(run.id), asyncio.Event()
+
+        async def away(*_: object) -> Any:
+            waits.set()
+            raise StoreError("nobody answers.")
+
+        async def once(_: str) -> Any:
+            monkeypatch.setattr(core.store, "run", away)
+            return row
+
+        monkeypatch.setattr(core.store, "run", once)
+        monkeypatch.setattr(core.store, "run_states", away)
+        # After it: the error of the store, a minute later.
+        with pytest.raises(WaitTimeout, match="queued"):
+            await run.result(timeout="100ms")
+        assert waits.is_set()
+        monkeypatch.undo()
+
+
+async def test_a_wait_for_several_runs_outlasts_a_lost_answer(
+    url: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with embedded_async(url) as engine:
+        run = await engine.submit(failing)
+        core = engine._core  # pyright: ignore[reportPrivateUsage]
+        seq = (await core.row(run.id)).seq
+        monkeypatch.setattr(
+            core.store, "run_states", losing(core.store.run_states, lambda: asyncio.sleep(0))
+        )
+        assert await core.waiting.until_any([seq], 60_000_000) == {seq: "failed"}
+
+
+async def test_who_waits_with_a_closed_client_starts_nothing(url: Path):
+    core = await core_of(url)
+    await core.close()
+    with pytest.raises(ClientClosed):
+        await core.waiting.until_any([1], 60_000_000)
+    assert core.waiting._watcher is None  # pyright: ignore[reportPrivateUsage]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from locktender.base.background import end_tasks
 from locktender.base.clock import SECOND, SystemClock
-from locktender.base.errors import LocktenderError, NotFound
+from locktender.base.errors import LocktenderError, NotFound, StoreError
 from locktender.base.model import RunRow
 from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.client.guard import ClientGuard
@@ -68,47 +68,57 @@ class RunWaiter:
 
     async def until_ended(self, run_id: str, timeout_us: int | None) -> RunRow:
         """The run's row once it has ended. Raises `WaitTimeout` when `timeout_us` passes first."""
-        until = None if timeout_us is None else self._clock.monotonic() + timeout_us
-        row = await self._row_again(run_id)
-        while row.state == RunState.SUBMITTED and (
-            until is None or self._clock.monotonic() < until
-        ):
-            # Nobody is told when the leader makes a run of it.
-            await asyncio.sleep(SUBMITTED_POLL_SECONDS)
-            self._guard.check()
-            row = await self._row_again(run_id)
-        if row.state in TERMINAL_RUNS:
-            return row
-        run_id, seq, woken = row.id, row.seq, asyncio.Event()
-        self._waiters.setdefault(seq, []).append(woken)
-        self._watch()
-        left_us = None if until is None else max(0, until - self._clock.monotonic())
+        row: RunRow | None = None
         try:
-            async with asyncio.timeout(None if left_us is None else left_us / SECOND):
-                while row.state not in TERMINAL_RUNS:
-                    if not await self._again(lambda: self._ended([seq]), run_id):
-                        await woken.wait()
-                        woken.clear()
-                        self._guard.check()
+            async with asyncio.timeout(None if timeout_us is None else timeout_us / SECOND):
+                row = await self._row_again(run_id)
+                while row.state == RunState.SUBMITTED:
+                    # Nobody is told when the leader makes a run of it.
+                    await asyncio.sleep(SUBMITTED_POLL_SECONDS)
+                    self._guard.check()
                     row = await self._row_again(run_id)
+                run_id = row.id  # what was given may be its beginning
+                while row.state not in TERMINAL_RUNS:
+                    await self._until_ended(run_id, row.seq)
+                    row = await self._row_again(run_id)
+                return row
         except TimeoutError:
-            row = await self._row_again(run_id)
+            # Once more, and only once: the time is over, whether or not the store can be read.
+            try:
+                row = await self._row(run_id)
+            except StoreError:
+                if row is None:
+                    raise
             if row.state in TERMINAL_RUNS:
                 return row
-            raise goes_on(run_id, row.state, timeout_us) from None
+            raise goes_on(row.id, row.state, timeout_us) from None
+
+    async def _until_ended(self, run_id: str, seq: int) -> None:
+        # Register, then ask: see above.
+        woken = asyncio.Event()
+        self._guard.check()
+        self._waiters.setdefault(seq, []).append(woken)
+        self._watch()
+        try:
+            while not await self._again(lambda: self._ended([seq]), f"run {run_id}"):
+                await woken.wait()
+                woken.clear()
+                self._guard.check()
         finally:
             self._forget(seq, woken)
-        return row
 
     async def until_any(self, runs: Sequence[int], timeout_us: int) -> dict[int, str]:
         """Those of these runs that have ended, and how ("": it is gone); none when `timeout_us` has passed."""
         woken = asyncio.Event()
+        self._guard.check()
         for run in runs:
             self._waiters.setdefault(run, []).append(woken)
         self._watch()
         try:
             async with asyncio.timeout(timeout_us / SECOND):
-                while not (ended := await self._ended(runs)):
+                while not (
+                    ended := await self._again(lambda: self._ended(runs), "the states of runs")
+                ):
                     await woken.wait()
                     woken.clear()
                     self._guard.check()
@@ -132,12 +142,12 @@ class RunWaiter:
         return row
 
     async def _row_again(self, run_id: str) -> RunRow:
-        return await self._again(lambda: self._row(run_id), run_id)
+        return await self._again(lambda: self._row(run_id), f"run {run_id}")
 
-    async def _again(self, read: Callable[[], Awaitable[T]], run_id: str) -> T:
+    async def _again(self, read: Callable[[], Awaitable[T]], what: str) -> T:
         """A store that is away for a while, as a database that restarts, does not end the wait."""
         return await repeated(
-            read, f"reading run {run_id}", self._clock, self._guard.check, STORE_AWAY_SECONDS
+            read, f"reading {what}", self._clock, self._guard.check, STORE_AWAY_SECONDS
         )
 
     async def _ended(self, runs: Sequence[int]) -> dict[int, str]:
