@@ -95,7 +95,22 @@ BAD: dict[str, tuple[list[str], str]] = {
     "not an id": (["why", "../etc"], "not the id of a run"),
     "ambiguous": (["runs", "show", "0000"], "Give more of the id"),
     "no such state": (["runs", "list", "--status", "runing"], "Did you mean 'running'?"),
+    "unknown state": (["runs", "list", "--status", "foo"], "hint: A run is submitted, queued"),
     "unknown command": (["pool", "list"], "Did you mean"),
+    "verb without its noun": (["cancel", "06gy"], "hint: Did you mean: locktender runs cancel"),
+    "verb of many nouns": (["list"], "locktender runs list, locktender flows list"),
+    "argument as an option": (
+        ["pools", "set", "db", "--limit", "3"],
+        "hint: Try: locktender pools set db 3",
+    ),
+    "argument as an option, =": (
+        ["pools", "set", "--limit=-1", "db"],
+        "hint: Try: locktender pools set db -1",
+    ),
+    "argument as an option, and more": (
+        ["pools", "set", "db", "--limit", "3", "--rate", "5/s"],
+        "hint: LIMIT is given without --limit",
+    ),
     "unknown verb": (["pools", "lst"], "Did you mean"),
     "unknown option": (["pools", "list", "--jsn"], "--json"),
     "missing argument": (["why"], "--help"),

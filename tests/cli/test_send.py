@@ -23,7 +23,7 @@ def test_who_waits_for_what_and_the_answer(tmp_path: Path):
     url = str(tmp_path / "locktender.db")
     with embedded(url) as client:
         nobody = locktender("waiting", "--url", url, cwd=tmp_path)
-        assert "Nobody waits" in nobody.out + nobody.err
+        assert "No run waits" in nobody.out + nobody.err
         run = client.submit(approval, 1)
         eventually(lambda: run.status() is RunState.WAITING)
         shown = locktender("waiting", "--url", url, cwd=tmp_path)

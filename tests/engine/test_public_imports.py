@@ -42,6 +42,10 @@ def test_every_public_name_can_be_had(name: str):
     assert name in dir(locktender)
 
 
+def test_dir_lists_the_public_names_alone():
+    assert dir(locktender) == locktender.__all__
+
+
 def test_a_name_that_is_not_there_says_so():
     with pytest.raises(AttributeError, match="no attribute 'embeded'"):
         locktender.embeded  # noqa: B018

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 PANEL = "Beside a live engine, or without one"
-NOBODY = "[dim]Nobody waits for an event.[/] A flow does with: wait_event(NAME)"
+NOBODY = "[dim]No run waits for an event.[/] To wait in a flow: wait_event(NAME)"
 
 
 def register(app: typer.Typer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
@@ -72,6 +73,8 @@ WORDS: dict[str, tuple[str, ...]] = {
     "completion": ("completion",),
 }
 """Module of `cli` → the words it registers. One command line loads the module of its word only."""
+MOST_MEANT = 3
+"""Commands that a hint names."""
 _registered: set[str] = set()
 
 
@@ -171,11 +174,51 @@ def _usage(error: Any, shell: Context, arguments: Sequence[str]) -> int:
     message, found, suggestion = str(error.format_message()).partition("Did you mean")
     path = "locktender" if context is None else context.command_path
     hint = f"Did you mean{suggestion}" if found else f"See: {path} --help"
+    if context is not None:
+        hint = (
+            _verbs_meant(context, arguments) or _argument_meant(error, context, arguments) or hint
+        )
     names = tuple(getattr(getattr(error, "param", None), "opts", ()))
     got = _value_of(names, arguments)
     message = message.strip().rstrip(".") + "."
     show(Usage(message, got=got, hint=hint.strip()), shell)
     return USAGE
+
+
+def _verbs_meant(context: typer.Context, arguments: Sequence[str]) -> str | None:
+    """For an unknown first word: the nouns whose verb it is, or is nearer to than to any first word."""
+    word, nouns = _words(arguments)[0], getattr(context.command, "commands", {})
+    if context.parent is not None or word is None or word in nouns:
+        return None
+    from difflib import get_close_matches
+
+    ordered = [each for several in WORDS.values() for each in several if each in nouns]
+    verbs = {noun: getattr(nouns[noun], "commands", {}) for noun in ordered}
+    known = {*nouns, *(verb for several in verbs.values() for verb in several)}
+    near = get_close_matches(word, sorted(known), n=1)
+    found = [f"locktender {noun} {near[0]}" for noun in verbs if near and near[0] in verbs[noun]]
+    if not found or near[0] in nouns:
+        return None
+    more = ", …" if len(found) > MOST_MEANT else ""
+    return f"Did you mean: {', '.join(found[:MOST_MEANT])}{more}"
+
+
+def _argument_meant(error: Any, context: typer.Context, arguments: Sequence[str]) -> str | None:
+    """The command line with an unknown option as the argument of its name: `set db --limit 3` → `set db 3`."""
+    option = str(getattr(error, "option_name", ""))
+    named = [each.name for each in context.command.params if each.param_type_name == "argument"]
+    name = option.removeprefix("--").replace("-", "_")
+    value = _value_of((option,), arguments)
+    if name not in named or value is None:
+        return None
+    words = [each for each in arguments if each not in (option, f"{option}={value}")]
+    if option in arguments:
+        words.pop(arguments.index(option))  # the value, which stood behind it
+    if any(each.startswith("-") for each in words):
+        return f"{name.upper()} is given without {option}. See: {context.command_path} --help"
+    verbs = len(context.command_path.split()) - 1
+    words.insert(verbs + named.index(name), value)
+    return f"Try: locktender {shlex.join(words)}"
 
 
 def _value_of(names: tuple[str, ...], arguments: Sequence[str]) -> str | None:

@@ -79,11 +79,12 @@ def _states(given: Any) -> list[str]:
     if given in GROUPS:
         return [each for each in known if (each in TERMINAL_RUNS) == (given == "ended")]
     raise InvalidInput(
-        f"{given!r} is not a state of a run. A run is {', '.join(known[:-1])} or {known[-1]};"
-        ' "active" is each that has not ended, "ended" each that has.',
+        f"{given!r} is not a state of a run.",
         field="status",
         got=given,
-        hint=names.nearest(given, [*known, *GROUPS]),
+        hint=names.nearest(given, [*known, *GROUPS])
+        or f"A run is {', '.join(known[:-1])} or {known[-1]};"
+        ' "active" is each that has not ended, "ended" each that has.',
     )
 
 

@@ -187,7 +187,7 @@ class LoopLag:
             return
         if sight.step is None:
             log.warning(
-                "something that is no step holds the worker's loop for more than %d ms, at %s: nothing"
+                "code outside any step blocks the worker's event loop for more than %d ms, at %s: nothing"
                 " else of this worker goes on meanwhile. Await what blocks, or give it a thread.",
                 threshold_ms,
                 sight.place,

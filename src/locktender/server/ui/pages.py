@@ -381,7 +381,7 @@ TITLES = {
     403: "Not allowed",
     404: "There is nothing here",
     409: "Not in this state",
-    412: "Somebody was faster",
+    412: "Changed by another user",
     422: "That cannot be done",
     429: "At the ceiling",
     500: "Locktender failed",

@@ -158,7 +158,7 @@ async def finish(tx: PostgresSession, finish: Finish) -> list[tuple[int, int]]:
         stale |= await _finish(tx, finish.worker, [first[task] for task in sorted(first)])
         ended = [each for each in ended if first[each.task] is not each]
     if stale:
-        log.warning("worker %s: %d stale writes refused", finish.worker, len(stale))
+        log.warning("worker %s: refused %d late results", finish.worker, len(stale))
     seen = dict.fromkeys(each for each in finish.ended if each in stale)
     return [(each.task, each.token) for each in seen]
 

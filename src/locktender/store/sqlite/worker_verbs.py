@@ -123,6 +123,6 @@ def finish(tx: SqliteSession, finish: Finish) -> list[tuple[int, int]]:
         record(tx, now, f"worker:{finish.worker}", by_run(changes).items())
     if stale:
         log.warning(
-            "worker %s: %d stale writes refused, first %s", finish.worker, len(stale), stale[0]
+            "worker %s: refused %d late results, first %s", finish.worker, len(stale), stale[0]
         )
     return stale

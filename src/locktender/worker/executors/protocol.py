@@ -4,15 +4,7 @@
 engine's loop, when the body has ended: until then the attempt keeps its permit, even if it
 was asked to stop. An attempt that was asked to stop ends with the reason it was asked for.
 
-How to add an executor:
-1. Write `executors/<kind>.py` with a class derived from `attempts.BaseExecutor`. Implement
-   `start`, `stop` and `shut_down`; override the other methods where its bodies need more.
-   `attempts.RunningAttempts` keeps permits, timeouts and outcomes.
-2. Register it in `worker/executor_set.py` (`EXECUTORS`): the worker finds it there by the
-   step's `executor` and asks it only what `Executor` below says.
-3. Name the kind where users choose it: `base/graph.py` (`Executor`), `flows/options.py`
-   (`StepExecutor`), and its permits in `base/config.py` (`Settings.permits`).
-4. Add the kind to `KINDS` in `tests/support/executor_harness.py`: every way to end is tested with it.
+A worker asks an executor only what `Executor` below says. CONTRIBUTING.md has the steps to add one.
 """
 
 from __future__ import annotations
