@@ -1,140 +1,150 @@
-"""A long queue: what a leader's cycle costs with 1,000,000 queued runs of 10,000 tenants, against 1,000 runs.
+"""A long queue: 1,000,000 queued runs of 10,000 tenants against 1,000 runs.
 
-The real store, feed and scheduler; bodies end at once. Each cycle ends 20
-running runs, brings the heads of their lanes, decides and commits.
+What a leader's cycle costs, on each store (`bench/backlog_leader.py`, a process for each queue), and how many runs
+an embedded engine on SQLite ends in a second. There the two queues take turns, and stay as long as they are: what
+has ended is submitted again.
+
+    python -m bench backlog
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import resource
-import statistics
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
-import msgspec
+from bench import backlog_leader
+from bench.backlog_leader import Shape
+from bench.peers.drive import pause_after
+from bench.report import Figure, ratios
+from bench.sleepers import STORES, url_of
+from locktender import Submission, embedded_async, flow, step
+from locktender.flows.trace import trace
 
-from bench.report import Figure
-from locktender.base.graph import Graph, Node
-from locktender.base.ids import RunId
-from locktender.base.model import NewRun, WorkerRow
-from locktender.kernel.scheduler import Scheduler
-from locktender.leader.queue_reader import QueueReader
-from locktender.observe.why import explain_run
-from locktender.store.protocol import Elect, SetLimit, Store, Submit
-from locktender.store.sqlite.store import SqliteStore
-
-RUNNING = 200
-PER_CYCLE = 20
-CYCLES = 60
+ROUNDS = 5
+WARM_UP_RUNS, MEASURED_RUNS = 2_000, 10_000
+PATIENCE_SECONDS = 300.0
+ENDED = "SELECT closed FROM counter WHERE name = ''"
 
 
-async def measure(runs: int, tenants: int) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as folder:
-        store = SqliteStore(Path(folder) / "backlog.db")
-        await store.open()
-        await store.set_limit(
-            [
-                SetLimit("runs", "", b'{"limit":%d}' % RUNNING, "bench"),
-                SetLimit("active", "", b'{"limit":-1}', "bench"),
-                SetLimit(
-                    "tag", "tenant=*", b'{"key":"tenant","per_value":true,"limit":1}', "bench"
-                ),
-            ]
-        )
-        await fill(store, runs, tenants)
-        asked = await _why(store, runs)
-        took = await _cycles(store)
-        await store.close()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"ms": statistics.median(took) * 1000, "mb": peak, "why": asked * 1000}
+class Queue(NamedTuple):
+    runs: int
+    tenants: int
 
 
-async def _why(store: SqliteStore, runs: int) -> float:
-    """What `why` takes for the first, the last and the one in the middle: the longest of them."""
-    longest = 0.0
-    for index in (0, runs // 2, runs - 1):
-        took: list[float] = []
-        for _ in range(7):
-            start = time.perf_counter()
-            await explain_run(store, f"{index:026d}")
-            took.append(time.perf_counter() - start)
-        longest = max(longest, statistics.median(took))
-    return longest
+FEW, MANY = Queue(1_000, 1_000), Queue(1_000_000, 10_000)
 
 
-async def fill(store: Store, runs: int, tenants: int) -> None:
-    body = msgspec.json.encode(Graph("one", (Node("a", "a", executor="async"),)))
-    for first in range(0, runs, 5_000):
-        batch = [
-            NewRun(
-                RunId(f"{index:026d}"), "one", "g", b"{}", b"[]", {"tenant": f"t{index % tenants}"}
-            )
-            for index in range(first, min(runs, first + 5_000))
-        ]
-        await store.submit(Submit(batch, {"g": body}))
+@step
+async def nothing(n: int) -> int:
+    return n
 
 
-async def _cycles(store: SqliteStore) -> list[float]:
-    term = (await store.elect(Elect("bench", 3_600_000_000))).term
-    snapshot = await store.load()
-    scheduler = Scheduler(snapshot.limits, term, "bench")
-    scheduler.begin(snapshot.limit_rows)
-    worker = WorkerRow("w", "host", 1, "0", {"async": -1}, -1, -1)
-    scheduler.put_worker(worker, local=True)
-    feed = QueueReader(store)
-    feed.lanes(snapshot.lanes)
-    running: list[tuple[int, int]] = []
-    took: list[float] = []
-    for _ in range(CYCLES * 10):
-        start = time.perf_counter()
-        now = await store.now()
-        ending, running = running[:PER_CYCLE], running[PER_CYCLE:]
-        for task, token in ending:
-            scheduler.ended(task, token, "completed", now, b"1", local=True)
-        typical = len(ending) == PER_CYCLE and feed.behind <= 2 * PER_CYCLE
-        await feed.fill(scheduler, is_behind=False)
-        cycle = scheduler.cycle(now)
-        await store.commit(cycle.commit)
-        for started in cycle.commit.runs_started:
-            feed.left(started.run)
-        running += [(entry.id, entry.token) for entry in cycle.starts]
-        # Cycles that still bring the first heads of ten thousand lanes are no typical ones.
-        if typical:
-            took.append(time.perf_counter() - start)
-    return took[20 : 20 + CYCLES]
+@flow
+def one(n: int) -> int:
+    return nothing(n)
 
 
 def run() -> list[Figure]:
-    found: dict[str, dict[str, float]] = {}
-    for name, runs, tenants in (("few", 1_000, 1_000), ("many", 1_000_000, 10_000)):
-        command = [sys.executable, "-m", "bench.backlog", str(runs), str(tenants)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        found[name] = json.loads(done.stdout)
-    ratio = found["many"]["ms"] / found["few"]["ms"]
-    note = f"{found['few']['ms']:.2f} ms -> {found['many']['ms']:.2f} ms"
-    megabytes, why = found["many"]["mb"], found["many"]["why"]
+    return compared(FEW, MANY)
+
+
+def compared(few: Queue, many: Queue) -> list[Figure]:
+    found = [figure for store in STORES for figure in _cycle(store, few, many)]
+    return [*found, _throughput(few, many)]
+
+
+# -- the leader's cycle ----------------------------------------------------------------------------
+
+
+def _cycle(store: str, few: Queue, many: Queue) -> list[Figure]:
+    short, long = _leader(store, few), _leader(store, many)
+    ratio = long["ms"] / short["ms"]
+    note = f"{short['ms']:.2f} ms -> {long['ms']:.2f} ms"
+    name = f"{store}: cycle with {many.runs:,} queued runs / with {few.runs:,}"
     return [
+        Figure(name, ratio, "×", "≤ 1.3", ratio <= 1.3, note),
         Figure(
-            "cycle with 1,000,000 queued runs / with 1,000",
-            ratio,
-            "x",
-            "<= 1.3",
-            ratio <= 1.3,
-            note,
+            f"{store}: … peak memory of the leader", long["mb"], "MB", "≤ 512", long["mb"] <= 512
         ),
-        Figure("… peak memory of the leader", megabytes, "MB", "<= 512", megabytes <= 512),
-        Figure("… why of a queued run", why, "ms", "<= 20", why <= 20),
+        Figure(f"{store}: … why of a queued run", long["why"], "ms", "≤ 20", long["why"] <= 20),
     ]
 
 
+def _leader(store: str, queue: Queue) -> dict[str, float]:
+    with url_of(store) as url:
+        command = [sys.executable, "-m", backlog_leader.__name__, url, *map(str, queue)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(
+            f"the leader failed with {queue.runs:,} queued runs: {done.stderr[-500:]}"
+        )
+    return json.loads(done.stdout)
+
+
+# -- throughput ------------------------------------------------------------------------------------
+
+
+def _throughput(few: Queue, many: Queue) -> Figure:
+    with tempfile.TemporaryDirectory() as folder:
+        places = [(queue, Path(folder) / f"{queue.runs}.db") for queue in (many, few)]
+        for queue, path in places:
+            asyncio.run(_fill(path, queue))
+        pairs: list[tuple[float, float]] = []
+        for number in range(ROUNDS):
+            # The other one begins each time.
+            order = places if number % 2 == 0 else places[::-1]
+            rates = {queue: asyncio.run(rate(path, queue)) for queue, path in order}
+            pairs.append((rates[many] * 100, rates[few]))
+    share = ratios(pairs)
+    name = f"sqlite: runs/s with {many.runs:,} queued runs / with {few.runs:,}"
+    last_many, last_few = pairs[-1]
+    note = f"the last {last_few:,.0f} /s -> {last_many / 100:,.0f} /s"
+    return Figure.at_least(name, share.median, "%", 95, 90, note, share.note)
+
+
+async def _fill(path: Path, queue: Queue) -> None:
+    traced = trace(one, (0,))
+    shape = Shape(one.name, traced.digest, traced.body, traced.params, traced.consts)
+    async with backlog_leader.filled(str(path), *queue, shape):
+        pass
+
+
+async def rate(path: Path, queue: Queue) -> float:
+    """Runs/s that end, while as many are submitted."""
+    async with embedded_async(path) as client:
+        with closing(sqlite3.connect(path, timeout=60)) as db:
+            before = refilled = db.execute(ENDED).fetchone()[0]
+            began = 0.0
+            first = 0
+            give_up = time.monotonic() + PATIENCE_SECONDS
+            while True:
+                asked = time.monotonic()
+                ended = db.execute(ENDED).fetchone()[0]
+                now = time.monotonic()
+                if not first and ended - before >= WARM_UP_RUNS:
+                    first, began = ended, now
+                if first and ended - first >= MEASURED_RUNS:
+                    return (ended - first) / (now - began)
+                if now > give_up:
+                    raise TimeoutError(f"{ended - before} runs ended in {PATIENCE_SECONDS:.0f} s")
+                if ended > refilled:
+                    again = [
+                        Submission((0,), tags={"tenant": f"t{n % queue.tenants}"})
+                        for n in range(refilled, ended)
+                    ]
+                    await client.submit_many(one, again)
+                    refilled = ended
+                await asyncio.sleep(pause_after(now - asked))
+
+
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        print(json.dumps(asyncio.run(measure(int(sys.argv[1]), int(sys.argv[2])))))
-    else:
-        for figure in run():
-            print(figure.line())
+    for figure in run():
+        print(figure.line())

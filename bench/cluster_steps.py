@@ -10,6 +10,11 @@ from bench import engine  # noqa: F401 — its flow of a real graph runs on work
 from locktender import flow, sleep, sleep_until, step, wait_event
 
 
+@step
+async def plain(x: int) -> int:
+    return x
+
+
 @step(pools={"wide": 1})
 async def noop(x: int) -> int:
     return x
@@ -53,8 +58,14 @@ def many(items: list[int]) -> list[int]:
 
 
 @flow
+def plains(items: list[int]) -> list[int]:
+    """As ours in `make bench-peers`: the steps need no pool."""
+    return plain.map(items)
+
+
+@flow
 def single(x: int) -> int:
-    return noop(x)
+    return plain(x)
 
 
 @flow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
-import sqlite3
 import statistics
 import subprocess
 import sys
@@ -18,7 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.report import Figure
+from bench import bare
+from bench.peers.workload import FULL
+from bench.report import Figure, Spread, ratios
 from locktender import embedded_async, flow, step
 from locktender.base.graph import Node
 from locktender.client.client_async import AsyncClient
@@ -29,8 +30,11 @@ from locktender.simulate.world import SimWorld
 WORKLOADS = Path(__file__).parent / "workloads"
 PARALLEL = 16
 MAKESPAN_SECONDS = 1.0
-GRAPH_ROUNDS = 3
+GRAPH_ROUNDS = 5
 ROUNDS = 5
+POOL_ROUNDS = 3
+POOLS = ((0.001, 1_000, None), (0.01, 500, 1.15), (0.1, 100, 1.05))
+"""Seconds of a body, how many of them, and the target of wall ÷ ideal."""
 Tasks = list[tuple[str, list[int]]]
 
 _started: list[float] = []
@@ -96,39 +100,8 @@ async def throughput(count: int) -> float:
         await run.result()
         start = time.perf_counter()
         run = await client.submit(many, list(range(count)))
-        await run.wait()
+        await run.result()
         return count / (time.perf_counter() - start)
-
-
-def bare_loop(count: int, batch: int = 200) -> float:
-    """Claim and complete in batches, with the same fsync, and nothing else: what SQLite allows."""
-    with tempfile.TemporaryDirectory() as folder:
-        db = sqlite3.connect(Path(folder) / "bare.db", isolation_level=None)
-        db.execute("PRAGMA journal_mode=WAL")
-        db.execute("PRAGMA synchronous=FULL")
-        db.execute("CREATE TABLE task (id INTEGER PRIMARY KEY, state TEXT, token INT, output BLOB)")
-        db.execute("BEGIN")
-        db.executemany(
-            "INSERT INTO task VALUES (?, 'requested', 0, NULL)", ((i,) for i in range(count))
-        )
-        db.execute("COMMIT")
-        start = time.perf_counter()
-        for first in range(0, count, batch):
-            ids = range(first, min(count, first + batch))
-            db.execute("BEGIN IMMEDIATE")
-            db.executemany(
-                "UPDATE task SET state = 'running', token = 1 WHERE id = ?", ((i,) for i in ids)
-            )
-            db.execute("COMMIT")
-            db.execute("BEGIN IMMEDIATE")
-            db.executemany(
-                "UPDATE task SET state = 'completed', output = x'31' WHERE id = ? AND token = 1",
-                ((i,) for i in ids),
-            )
-            db.execute("COMMIT")
-        rate = count / (time.perf_counter() - start)
-        db.close()
-        return rate
 
 
 async def pool_wall(count: int, seconds: float) -> tuple[float, int]:
@@ -175,13 +148,13 @@ def graph_figures(where: str, took: Callable[[Tasks, list[float]], float]) -> li
             (took(graph, runtimes), asyncio.run(_bare_makespan(graph, runtimes)))
             for _ in range(GRAPH_ROUNDS)
         ]
-        ratio = statistics.median(ours / bare for ours, bare in pairs)
+        ratio = ratios(pairs)
         exact = statistics.median(ours / ideal for ours, _ in pairs)
         name = f"{where}graph {path.stem.split('-')[0]}, makespan / bare asyncio"
         mean = statistics.mean(runtimes) * 1e3
         note = f"{len(graph)} tasks of {mean:.0f} ms on average"
         figures += [
-            Figure(name, ratio, "×", "≤ 1.08, floor 1.15", ratio <= 1.08, note),
+            Figure.at_most(name, ratio.median, "×", 1.08, 1.15, note, ratio.note),
             Figure(name.replace("bare asyncio", "exact durations"), exact, "×"),
         ]
     return figures
@@ -298,38 +271,42 @@ with tempfile.TemporaryDirectory() as folder, embedded(Path(folder) / "b.db") as
 """
 
 
+def _pool(seconds: float, count: int, target: float | None) -> Figure:
+    walls, peaks = zip(
+        *(asyncio.run(pool_wall(count, seconds)) for _ in range(POOL_ROUNDS)), strict=True
+    )
+    ratio = statistics.median(walls) / (count * seconds / 10)
+    # Of all rounds: a limit that was exceeded once was exceeded.
+    peak = max(peaks)
+    name = f"pool of 10, {count} bodies of {seconds * 1000:.0f} ms, wall / ideal"
+    met = ratio <= target and peak == 10 if target else None
+    return Figure(name, ratio, "×", f"≤ {target}" if target else "", met, f"peak {peak}")
+
+
 def run() -> list[Figure]:
     figures: list[Figure] = []
-    pairs = [(asyncio.run(throughput(10_000)), bare_loop(20_000)) for _ in range(ROUNDS)]
-    rate = statistics.median(ours for ours, _ in pairs)
-    figures.append(
-        Figure("no-op steps through the engine", rate, "/s", "15,000, floor 5,000", rate >= 15_000)
-    )
-    share = statistics.median(ours / bare for ours, bare in pairs) * 100
-    figures.append(
-        Figure(
-            "… share of a bare claim + complete loop", share, "%", ">= 11, floor 8.5", share >= 11
-        )
-    )
-    for seconds, count, target in ((0.001, 1_000, None), (0.01, 500, 1.15), (0.1, 100, 1.05)):
-        wall, peak = asyncio.run(pool_wall(count, seconds))
-        ratio = wall / (count * seconds / 10)
-        name = f"pool of 10, {count} bodies of {seconds * 1000:.0f} ms, wall / ideal"
-        met = ratio <= target and peak == 10 if target else None
-        figures.append(
-            Figure(name, ratio, "x", f"<= {target}" if target else "", met, f"peak {peak}")
-        )
+    pairs = [(asyncio.run(throughput(FULL.steps)), bare.sqlite_rate()) for _ in range(ROUNDS)]
+    rate, loop = (Spread.of(each) for each in zip(*pairs, strict=True))
+    share = ratios([(ours * 100, theirs) for ours, theirs in pairs])
+    figures += [
+        Figure.at_least(
+            "no-op steps through the engine", rate.median, "/s", 15_000, 5_000, spread=rate.note
+        ),
+        Figure("… a bare claim + complete loop", loop.median, "/s", spread=loop.note),
+        Figure.at_least("… share of the bare loop", share.median, "%", 11, 8.5, spread=share.note),
+    ]
+    figures += [_pool(*each) for each in POOLS]
     latency = statistics.median(asyncio.run(idle_latency(100))) * 1000
-    figures.append(Figure("idle submit -> body starts, p50", latency, "ms", "<= 3", latency <= 3))
+    figures.append(Figure("idle submit → body starts, p50", latency, "ms", "≤ 3", latency <= 3))
     figures += real_graphs()
     imported = statistics.median(child(IMPORT)["ms"] for _ in range(5))
-    figures.append(Figure("import locktender", imported, "ms", "<= 150", imported <= 150))
+    figures.append(Figure("import locktender", imported, "ms", "≤ 150", imported <= 150))
     firsts: list[float] = []
     for _ in range(ROUNDS):
         start = time.time()
         firsts.append(child(FIRST_STEP)["at"] - start)
     first = statistics.median(firsts)
-    figures.append(Figure("new process to first step", first, "s", "<= 0.6", first <= 0.6))
+    figures.append(Figure("new process to first step", first, "s", "≤ 0.6", first <= 0.6))
     return figures
 
 

@@ -1,9 +1,8 @@
 """What the PostgreSQL store's verbs cost, against a bare asyncpg loop that claims and completes.
 
-The bare loop is what one could write at best without an engine: one table, an
-UPDATE … SKIP LOCKED that claims a batch, an UPDATE that completes it; no fence,
-no history, no orders, no notification. Both run in turns in one process on the
-same server with fsync, so that the ratio means something on any machine.
+The statements of the bare loop are those of `bench/bare.py`. Both run in turns, batch by batch, in one process on
+the same server with fsync, so that the ratio means something on any machine. "ours of bare" is of the verbs alone;
+the share of the bare loop that a whole fleet reaches is in *cluster*.
 
     python -m bench.postgres
 """
@@ -17,6 +16,8 @@ from typing import Any
 
 import asyncpg
 
+from bench import bare
+from bench.peers.workload import BATCH
 from bench.report import Figure
 from locktender.base.changes import End, Order, TaskRow
 from locktender.base.commits import Commit, RunEnd, RunEvents, RunStart
@@ -36,29 +37,14 @@ from locktender.store.protocol import (
 )
 from locktender.testing.postgres_server import connected, copy_of, server, template
 
-BATCH = 200
 PER_RUN = 10
 ROUNDS = 40
 WARM_UP = 8
 WORKER = "worker-1"
 ACTOR = "leader:bench"
 FOREVER = 3_600_000_000
-BARE = """
-CREATE TABLE bare (id bigint PRIMARY KEY, state text NOT NULL, input bytea, output bytea, ended_at bigint)
-    WITH (fillfactor = 60);
-CREATE INDEX bare_ready ON bare (id) WHERE state = 'ready';
-INSERT INTO bare SELECT n, 'ready', '{"args":[1,2],"kwargs":{}}' FROM generate_series(1, 20000) n;
-ANALYZE bare
-"""
-CLAIM = """
-UPDATE bare SET state = 'running' WHERE id IN (
-    SELECT id FROM bare WHERE state = 'ready' ORDER BY id FOR UPDATE SKIP LOCKED LIMIT $1
-) RETURNING id, input
-"""
-COMPLETE = """
-UPDATE bare b SET state = 'completed', output = v.output, ended_at = 1
-FROM unnest($1::bigint[], $2::bytea[]) v (id, output) WHERE b.id = v.id AND b.state = 'running'
-"""
+BARE_ROWS = 20_000
+"""More than the rounds claim."""
 
 
 def run(rounds: int = ROUNDS) -> list[Figure]:
@@ -70,10 +56,11 @@ async def _run(url: str, rounds: int) -> list[Figure]:
     store = PostgresStore(url)
     await store.open()
     try:
-        async with connected(url) as bare:
-            await bare.execute(BARE)
+        async with connected(url) as db:
+            await db.execute(bare.TABLE)
+            await bare.fill(db, BARE_ROWS)
             await store.set_limit([SetLimit("active", "", b'{"limit": -1}', "bench")])
-            taken = await _Round(store, bare).all(rounds)
+            taken = await _Round(store, db).all(rounds)
     finally:
         await store.close()
     rate = {name: BATCH / statistics.median(each) for name, each in taken.items()}
@@ -90,9 +77,9 @@ async def _run(url: str, rounds: int) -> list[Figure]:
 class _Round:
     """A batch through every verb, then the same number through the bare loop."""
 
-    def __init__(self, store: PostgresStore, bare: asyncpg.Connection[Any]) -> None:
+    def __init__(self, store: PostgresStore, db: asyncpg.Connection[Any]) -> None:
         self._store = store
-        self._bare = bare
+        self._db = db
         self._taken: dict[str, list[float]] = {}
         self._cursor = BEGINNING
         self._tokens = 0
@@ -137,10 +124,10 @@ class _Round:
         ends = [RunEnd(run, "succeeded", b"1", None, 1) for run in seqs]
         events = [RunEvents(run, [Change("run", 0, "running", "succeeded")]) for run in seqs]
         await store.commit(self._commit(runs_ended=ends, events=events))
-        rows = await timed("bare claim", self._bare.fetch(CLAIM, BATCH))
+        rows = await timed("bare claim", self._db.fetch(bare.CLAIM, BATCH))
         ids = sorted(row[0] for row in rows)
         assert len(ids) == BATCH
-        await timed("bare complete", self._bare.execute(COMPLETE, ids, [b"42"] * BATCH))
+        await timed("bare complete", self._db.execute(bare.COMPLETE, ids, [b"42"] * BATCH))
 
     def _offers(self, runs: list[int]) -> tuple[Commit, list[tuple[int, int]]]:
         tasks: list[TaskRow] = []

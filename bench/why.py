@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from bench import why_steps as steps
-from bench.backlog import fill
+from bench.backlog_leader import fill
 from bench.report import Figure
 from bench.sleepers import STORES
 from bench.ui import url_of

@@ -264,7 +264,7 @@ def nanoseconds(call: Callable[[], object], times: int) -> float:
         for _ in range(times):
             call()
         rounds.append((time.perf_counter() - start) / times * 1e9)
-    return min(rounds)
+    return statistics.median(rounds)
 
 
 def pressure() -> list[Figure]:

@@ -2,32 +2,35 @@
 
     python -m bench.peers [--rounds 5] [--only pgqueuer,absurd,server] [--quick] [--write]
 
-Environments are made in .bench/, one per peer, from bench/peers/requirements/. Results: .bench/peers.json; with
---write also the table in docs/benchmarks-peers.md, the picture in docs/images/ and the medians in
-bench/peers/results.json.
+Environments are made in .bench/, one per peer, from bench/peers/requirements/. Results: .bench/peers.json, after
+each round; with --write (not with --only or --quick) also the table in docs/benchmarks-peers.md, the picture in
+docs/images/ and the medians in bench/peers/results.json. The exit code is 1 where a goal has no value.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import hashlib
 import json
 import os
 import platform
+import random
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 import venv
+from collections.abc import Generator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from bench.peers.contenders import REQUIREMENTS, Contender, chosen
 from bench.peers.drive import ROOT
 from bench.peers.plot import svg
-from bench.peers.table import Round, markdown, medians
-from bench.report import put_between_markers
+from bench.peers.table import ALL, Round, goals, markdown, medians
+from bench.report import commit, put_between_markers, today, write_whole
 from locktender.testing.postgres_server import connected, copy_of, execute, run, server, template
 
 BENCH = ROOT / ".bench"
@@ -35,6 +38,7 @@ PAGE = ROOT / "docs" / "benchmarks-peers.md"
 RESULTS = ROOT / "bench" / "peers" / "results.json"
 PICTURE = ROOT / "docs" / "images" / "benchmarks-peers.svg"
 MOST_SECONDS = 240.0
+KILLED_SECONDS = 10.0
 
 
 def python_of(each: Contender) -> Path:
@@ -71,41 +75,76 @@ def measured(
             return _answer([*command, own, *rest])
 
 
-def _answer(command: list[str]) -> dict[str, Any]:
+def _answer(command: list[str], most_seconds: float = MOST_SECONDS) -> dict[str, Any]:
+    """What the driver measured, or why it failed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     began = time.monotonic()
+    # A session of its own: its worker processes end with it, also those that it could not end.
+    driver = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        done = subprocess.run(
-            command,
-            check=False,
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=MOST_SECONDS,
-        )
+        said, errors = driver.communicate(timeout=most_seconds)
     except subprocess.TimeoutExpired:
-        return {"failed": {"all": f"no answer in {MOST_SECONDS:.0f} s"}}
-    if done.returncode:
-        return {"failed": {"all": "\n".join(done.stderr.splitlines()[-5:])}}
-    return {**json.loads(done.stdout.splitlines()[-1]), "took": time.monotonic() - began}
+        return _failed(f"no answer in {most_seconds:.0f} s")
+    finally:
+        _kill_group(driver)
+    last = "\n".join(errors.splitlines()[-5:])
+    if driver.returncode:
+        return _failed(f"the driver ended with {driver.returncode}: {last}")
+    try:
+        found = json.loads(said.splitlines()[-1] if said.strip() else "")
+    except json.JSONDecodeError:
+        return _failed(f"the driver printed no result: {last}")
+    return {**found, "took": time.monotonic() - began}
 
 
-def rounds_of(contenders: list[Contender], count: int, *, quick: bool) -> tuple[list[Round], str]:
-    pythons = {each.name: python_of(each) for each in contenders}
-    found: list[Round] = []
+def _kill_group(driver: subprocess.Popen[str]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(driver.pid, signal.SIGKILL)
+    # Not for ever: a process that left the group may still hold the pipes.
+    with suppress(subprocess.TimeoutExpired):
+        driver.communicate(timeout=KILLED_SECONDS)
+
+
+def _failed(why: str) -> dict[str, Any]:
+    return {"failed": {ALL: why}}
+
+
+def rounds_of(
+    contenders: list[Contender], count: int, *, quick: bool
+) -> Generator[tuple[Round, str]]:
+    """Each round as soon as it is measured, and the version of the PostgreSQL server."""
+    pythons = {each.name: _python_or_failure(each) for each in contenders}
     with server(durable=True) as url, template(url) as schema:
         version = run(_version(url))
         for number in range(count):
-            # Another one begins each time, so that nobody always comes after the same neighbour.
-            first = number % len(contenders)
             one: dict[str, dict[str, Any]] = {}
-            for each in contenders[first:] + contenders[:first]:
-                one[each.name] = measured(each, pythons[each.name], url, schema, quick=quick)
+            # Shuffled, so that no contender always follows the same neighbour, whose work may still be written to
+            # the disk; seeded, so that two runs have the same order.
+            for each in random.Random(number).sample(contenders, len(contenders)):
+                python = pythons[each.name]
+                one[each.name] = (
+                    measured(each, python, url, schema, quick=quick)
+                    if isinstance(python, Path)
+                    else _failed(python)
+                )
                 run(execute(url, "CHECKPOINT"))
                 _say(number, each, one[each.name])
-            found.append(one)
-    return found, version
+            yield one, version
+
+
+def _python_or_failure(each: Contender) -> Path | str:
+    try:
+        return python_of(each)
+    except (OSError, subprocess.CalledProcessError) as error:
+        return f"its environment failed to install: {error}"
 
 
 async def _version(url: str) -> str:
@@ -126,35 +165,59 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="small counts: to try the harness")
     parser.add_argument("--write", action="store_true", help="the table and the picture in docs/")
     given = parser.parse_args()
+    if given.write and (given.only or given.quick):
+        parser.error(
+            "--write needs the whole workload of every contender: leave out --only and --quick"
+        )
+    if given.rounds < 1:
+        parser.error("--rounds needs at least 1")
     contenders = chosen([word for word in given.only.split(",") if word])
     if not contenders:
         parser.error(f"nobody is called {given.only}")
     began = time.monotonic()
-    rounds, postgres = rounds_of(contenders, given.rounds, quick=given.quick)
-    about = {
-        "date": dt.datetime.now(dt.UTC).date().isoformat(),
-        "rounds": len(rounds),
+    about: dict[str, Any] = {
+        "date": today(),
+        "commit": commit(),
+        "arguments": sys.argv[1:],
         "cores": os.cpu_count(),
         "python": platform.python_version(),
-        "postgres": postgres,
         "quick": given.quick,
-        "seconds": round(time.monotonic() - began),
     }
-    found = medians(rounds)
     BENCH.mkdir(exist_ok=True)
-    result = {"about": about, "medians": found, "rounds": rounds}
-    (BENCH / "peers.json").write_text(json.dumps(result, indent=1) + "\n")
-    (BENCH / "peers.svg").write_text(svg(found))
-    text = markdown(found, about)
+    rounds: list[Round] = []
+    for one, postgres in rounds_of(contenders, given.rounds, quick=given.quick):
+        rounds.append(one)
+        about |= {
+            "rounds": len(rounds),
+            "postgres": postgres,
+            "seconds": round(time.monotonic() - began),
+        }
+        # After each round: an interrupted run keeps the rounds that it measured.
+        result = {"about": about, "medians": medians(rounds), "rounds": rounds}
+        write_whole(BENCH / "peers.json", json.dumps(result, indent=1) + "\n")
+    return report(rounds, about, write=given.write)
+
+
+def report(rounds: list[Round], about: Mapping[str, Any], *, write: bool) -> int:
+    """Prints the table. 1 where a goal has no value, though both of its contenders took part."""
+    found, picture, text = medians(rounds), svg(medians(rounds)), markdown(rounds, about)
+    write_whole(BENCH / "peers.svg", picture)
     print(f"\n{text}\n{about['seconds']} s; every round: .bench/peers.json")
-    if given.write:
-        put_between_markers(
-            PAGE, "bench-peers", f"![ours and the peers](images/{PICTURE.name})\n\n{text}"
-        )
+    if write:
+        image = f"![ours and the peers](images/{PICTURE.name})"
+        put_between_markers(PAGE, "bench-peers", f"{image}\n\n{text}")
         PICTURE.parent.mkdir(exist_ok=True)
-        PICTURE.write_text(svg(found))
-        RESULTS.write_text(json.dumps({"about": about, "medians": found}, indent=1) + "\n")
-    return 0
+        write_whole(PICTURE, picture)
+        goals_found = {
+            f"{each.ours} ÷ {each.theirs}, {each.measure}": spread and spread._asdict()
+            for each, spread in goals(rounds)
+        }
+        kept = {"about": about, "medians": found, "goals": goals_found}
+        write_whole(RESULTS, json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+    without = [each.title for each, spread in goals(rounds) if spread is None]
+    for title in without:
+        print(f"failed: no round has a value for the goal: {title}")
+    return 1 if without else 0
 
 
 if __name__ == "__main__":

@@ -29,6 +29,8 @@ class Contender:
         return next(line.split("==")[1] for line in lines if line.startswith(f"{package}=="))
 
 
+# One rule for the peers that poll for work (absurd, dbos, huey): their documented option for it is set to 10 ms.
+# The others are told of work by the database or by their server.
 CONTENDERS = (
     Contender("ours, server + worker", "ours:server", "postgres",
               settings="as shipped; no limit on concurrent runs", kind="ours"),
@@ -37,22 +39,24 @@ CONTENDERS = (
     Contender("ours, embedded SQLite", "ours:embedded", "sqlite",
               settings="as shipped; no limit on concurrent runs", kind="ours"),
     Contender("bare asyncpg loop", "bare:postgres", "postgres",
-              settings="claim + complete, batches of 200; limit: asyncio.Semaphore", kind="bare"),
+              settings="50,000 rows, claim + complete in batches of 200; limit: asyncio.Semaphore", kind="bare"),
     Contender("bare SQLite loop", "bare:sqlite", "sqlite",
-              settings="claim + complete, batches of 200; limit: asyncio.Semaphore", kind="bare"),
+              settings="200,000 rows, claim + complete in batches of 200; limit: asyncio.Semaphore", kind="bare"),
     Contender("pgqueuer", "pgqueuer", "postgres", "pgqueuer",
               "`pgq run` as shipped, batches of 10; limit: concurrency_limit=10"),
     Contender("pgqueuer, batch 200", "pgqueuer:200", "postgres", "pgqueuer",
               "`pgq run --batch-size 200`; limit: concurrency_limit=10"),
     Contender("absurd", "absurd", "postgres", "absurd",
-              "start_worker(concurrency=50); a step: a task; limit: concurrency=10, of the worker"),
+              "start_worker(concurrency=50, poll_interval=0.01), 0.25 as shipped; a step: a task; "
+              "limit: concurrency=10, of the worker"),
     Contender("dbos", "dbos", "postgres", "dbos",
-              "steps: of one workflow, 100 awaited together; queue polled each 10 ms; "
+              "steps: of one workflow, 100 awaited together; polling_interval_sec=0.01, 1 as shipped; "
               "limit: global_concurrency=10"),
     Contender("procrastinate", "procrastinate", "postgres", "procrastinate",
               "`procrastinate worker --concurrency=50`; limit: --concurrency=10, of the worker"),
     Contender("huey", "huey", "sqlite", "huey",
-              "`huey_consumer -w 10`, fsync; limit: 10 threads of the worker"),
+              "`huey_consumer -w 10 -d 0.01 -m 0.01`, as shipped 0.1 to 10; fsync; "
+              "limit: 10 threads of the worker"),
     Contender("prefect", "prefect", "sqlite", "prefect",
               "`prefect server start` on SQLite as shipped; steps: mapped tasks; limit: 10 threads of the flow"),
 )  # fmt: skip

@@ -28,13 +28,20 @@ from bench.peers.workload import FULL, LIMIT, PATIENCE_SECONDS, QUICK, Limited, 
 
 ROOT = Path(__file__).parents[2]
 LOOK_SECONDS = 0.01
+PAUSE_PER_QUESTION = 10
 MOST_PAUSE_SECONDS = 0.05
+"""Between two submissions of `idle`: longer than a poll, so that they come at any time of one."""
+NEARLY_ALL = 0.9
+LOG_LINES = 3
 
 
 class Drained(NamedTuple):
     ended: int
     """Of them, from the first sight of one to the last."""
     seconds: float
+
+    def rate(self) -> float:
+        return self.ended / self.seconds
 
 
 class Adapter:
@@ -43,8 +50,8 @@ class Adapter:
     can: frozenset[str] = frozenset({"steps", "runs", "idle", *(each.key for each in FULL.limits)})
     scale = 1.0
     """Of the workload's counts."""
-    poll_seconds = 0.0
-    """How long its worker sleeps between two looks, if it has to look: submissions then come at any time of it."""
+    times = 1
+    """So many times the counts of steps and runs, for a loop that would be over too soon to time."""
     fills_first = True
     """Its queue can be filled before its worker starts."""
 
@@ -107,10 +114,22 @@ def process(
         said.close()
 
 
+def pause_after(question_seconds: float) -> float:
+    """How long to wait before asking again: who measures takes at most a tenth of the time."""
+    return max(LOOK_SECONDS, PAUSE_PER_QUESTION * question_seconds)
+
+
 async def drained(adapter: Adapter, what: str, count: int, before: int) -> Drained:
+    """From the first sight of an end to the last.
+
+    The last end is seen up to a pause late, which would count against the peer. So where the look before it saw
+    nearly all of them end, the quicker of the two rates counts.
+    """
     first, began = 0, time.monotonic()
     give_up = began + PATIENCE_SECONDS * 2
+    last_but_one: Drained | None = None
     while True:
+        asked = time.monotonic()
         ended, now = await adapter.ended(what) - before, time.monotonic()
         if ended >= count and not first:  # too few to see them end: with the start of its worker
             return Drained(ended, now - began)
@@ -119,8 +138,13 @@ async def drained(adapter: Adapter, what: str, count: int, before: int) -> Drain
         if ended >= count or now > give_up:
             if not first:
                 raise TimeoutError(f"nothing of {what} ended")
-            return Drained(ended - first, now - began)
-        await asyncio.sleep(LOOK_SECONDS)
+            whole = Drained(ended - first, now - began)
+            if last_but_one and last_but_one.ended >= NEARLY_ALL * whole.ended:
+                return max(whole, last_but_one, key=Drained.rate)
+            return whole
+        if ended > first:
+            last_but_one = Drained(ended - first, now - began)
+        await asyncio.sleep(pause_after(now - asked))
 
 
 async def throughput(adapter: Adapter, what: str, count: int) -> dict[str, float]:
@@ -139,10 +163,7 @@ async def throughput(adapter: Adapter, what: str, count: int) -> dict[str, float
 
 
 async def idle(adapter: Adapter, stamps: bodies.Stamps, samples: int) -> dict[str, float]:
-    """Fewer of who looks for work now and then: each takes as long as it sleeps."""
-    samples = max(5, samples // 4) if adapter.poll_seconds else samples
     chance = random.Random(1)
-    most = max(MOST_PAUSE_SECONDS, adapter.poll_seconds)
     taken: list[float] = []
     async with adapter.working("idle"):
         for n in range(samples + 2):
@@ -154,7 +175,7 @@ async def idle(adapter: Adapter, stamps: bodies.Stamps, samples: int) -> dict[st
                 raise TimeoutError("the body did not start")
             if n >= 2:  # the first ones start what they need
                 taken.append(stamps.said(seen)[0][1] - began)
-            await asyncio.sleep(0.01 + chance.random() * most)
+            await asyncio.sleep(0.01 + chance.random() * MOST_PAUSE_SECONDS)
     return {"idle": statistics.median(taken) * 1e3}
 
 
@@ -190,8 +211,8 @@ async def measure(adapter: Adapter, workload: Workload, stamps: bodies.Stamps) -
     found: dict[str, Any] = {}
     workload = workload.scaled(adapter.scale) if adapter.scale < 1 else workload
     steps = {
-        "steps": lambda: throughput(adapter, "steps", workload.steps),
-        "runs": lambda: throughput(adapter, "runs", workload.runs),
+        "steps": lambda: throughput(adapter, "steps", workload.steps * adapter.times),
+        "runs": lambda: throughput(adapter, "runs", workload.runs * adapter.times),
         "idle": lambda: idle(adapter, stamps, workload.idle),
         **{each.key: lambda each=each: limited(adapter, stamps, each) for each in workload.limits},
     }
@@ -201,11 +222,17 @@ async def measure(adapter: Adapter, workload: Workload, stamps: bodies.Stamps) -
         began = time.monotonic()
         try:
             found.update(await work())
-        except TimeoutError as error:
-            lines = Path(os.environ["BENCH_LOG"]).read_text().splitlines()
-            found.setdefault("failed", {})[name] = "\n".join([str(error), *lines[-3:]])
+        except Exception as error:  # noqa: BLE001 — recorded; the other measures go on
+            found.setdefault("failed", {})[name] = failure(error)
         found.setdefault("seconds", {})[name] = round(time.monotonic() - began, 2)
     return found
+
+
+def failure(error: Exception) -> str:
+    """What failed, and the last lines that the contender's processes wrote."""
+    log = Path(os.environ["BENCH_LOG"])
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return "\n".join([f"{type(error).__name__}: {error}", *lines[-LOG_LINES:]])
 
 
 async def main(name: str, place: str, workload: Workload) -> dict[str, Any]:
@@ -217,10 +244,12 @@ async def main(name: str, place: str, workload: Workload) -> dict[str, Any]:
         module, _, variant = name.partition(":")
         adapter: Adapter = import_module(f"bench.peers.adapters.{module}").adapter(place, variant)
         await adapter.open()
+        found = await measure(adapter, workload, bodies.Stamps(path))
         try:
-            return await measure(adapter, workload, bodies.Stamps(path))
-        finally:
             await adapter.close()
+        except Exception as error:  # noqa: BLE001 — what was measured before counts
+            found.setdefault("failed", {})["close"] = failure(error)
+        return found
 
 
 if __name__ == "__main__":

@@ -1,31 +1,57 @@
-"""Rounds to medians, medians to ratios, ratios to a Markdown table."""
+"""Rounds to medians and ratios, and both to a Markdown table."""
 
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bench.peers.contenders import CONTENDERS, Contender
 from bench.peers.workload import FULL, HIGHER_IS_BETTER, LIMIT
+from bench.report import Spread
 
 Round = Mapping[str, Mapping[str, Any]]
 """Contender's name → what it measured."""
 OURS, SQLITE = "ours, server + worker", "ours, embedded SQLite"
+ALL = "all"
+"""The key of a failure that left a contender without any measure in that round."""
+PEAK = "_peak"
 
 
 def medians(rounds: Sequence[Round]) -> dict[str, dict[str, float]]:
-    """Of each contender and measure, over the rounds that have it."""
+    """Of each contender and measure, over the rounds that have it; of a peak the maximum.
+
+    A limit that was exceeded in one round was exceeded.
+    """
+    return {
+        name: {
+            measure: max(values) if measure.endswith(PEAK) else statistics.median(values)
+            for measure, values in measured.items()
+        }
+        for name, measured in _values(rounds).items()
+    }
+
+
+def _values(rounds: Sequence[Round]) -> dict[str, dict[str, list[float]]]:
     found: dict[str, dict[str, list[float]]] = {}
     for one in rounds:
         for name, measured in one.items():
             for measure, value in measured.items():
                 if isinstance(value, int | float):
                     found.setdefault(name, {}).setdefault(measure, []).append(value)
-    return {
-        name: {measure: statistics.median(values) for measure, values in measured.items()}
-        for name, measured in found.items()
-    }
+    return found
+
+
+def failures(rounds: Sequence[Round]) -> dict[str, Counter[tuple[str, str]]]:
+    """Of each contender: (measure, why) and in how many rounds."""
+    found: dict[str, Counter[tuple[str, str]]] = {}
+    for one in rounds:
+        for name, measured in one.items():
+            for measure, why in measured.get("failed", {}).items():
+                said = " ".join(why.split())
+                found.setdefault(name, Counter())[measure, said] += 1
+    return found
 
 
 def best(measured: Mapping[str, float], measure: str) -> float | None:
@@ -33,10 +59,17 @@ def best(measured: Mapping[str, float], measure: str) -> float | None:
     return measured.get(f"{measure}_drain", measured.get(f"{measure}_whole", measured.get(measure)))
 
 
-def ratio(ours: Mapping[str, float], theirs: Mapping[str, float], measure: str) -> float | None:
-    """Ours ÷ theirs: of rates more is better, of times and of wall ÷ ideal less is."""
-    mine, other = best(ours, measure), best(theirs, measure)
-    return mine / other if mine is not None and other else None
+def ratio(rounds: Sequence[Round], ours: str, theirs: str, measure: str) -> Spread | None:
+    """Ours ÷ theirs: of rates more is better, of times and of wall ÷ ideal less is.
+
+    The median of the rounds' ratios, over the rounds that have both.
+    """
+    found: list[float] = []
+    for one in rounds:
+        mine, other = best(one.get(ours, {}), measure), best(one.get(theirs, {}), measure)
+        if mine is not None and other:
+            found.append(mine / other)
+    return Spread.of(found) if found else None
 
 
 class Goal(NamedTuple):
@@ -66,14 +99,18 @@ GOALS = (
 )  # fmt: skip
 
 
-def goals(found: Mapping[str, Mapping[str, float]]) -> list[tuple[Goal, float]]:
-    """The ratios that this project sets itself, those that were measured."""
-    ratios = [
-        (each, ratio(found[each.ours], found[each.theirs], each.measure))
+def goals(rounds: Sequence[Round]) -> list[tuple[Goal, Spread | None]]:
+    """The ratios that this project sets itself, of who took part; None: no round has both values."""
+    took_part = _took_part(rounds)
+    return [
+        (each, ratio(rounds, each.ours, each.theirs, each.measure))
         for each in GOALS
-        if each.ours in found and each.theirs in found
+        if {each.ours, each.theirs} <= took_part
     ]
-    return [(each, value) for each, value in ratios if value is not None]
+
+
+def _took_part(rounds: Sequence[Round]) -> set[str]:
+    return {name for one in rounds for name in one}
 
 
 def number(value: float | None) -> str:
@@ -84,14 +121,17 @@ def number(value: float | None) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}"
 
 
-def markdown(found: Mapping[str, Mapping[str, float]], about: Mapping[str, Any]) -> str:
-    contenders = [each for each in CONTENDERS if each.name in found]
-    keys = [each.key for each in FULL.limits]
+def markdown(rounds: Sequence[Round], about: Mapping[str, Any]) -> str:
+    took_part, failed = _took_part(rounds), failures(rounds)
+    contenders = [each for each in CONTENDERS if each.name in took_part]
+    rows = _Rows(rounds)
     over = " / ".join(str(each.milliseconds) for each in FULL.limits)
+    commit = f", commit {about['commit']}" if about.get("commit") else ""
     lines = [
         (
-            f"{about['rounds']} rounds, {about['cores']} cores, PostgreSQL {about['postgres']} with fsync, "
-            f"Python {about['python']}, {about['date']}. Medians. A rate of a peer: drain (whole)."
+            f"{len(rounds)} rounds, {about['cores']} cores, PostgreSQL {about['postgres']} with fsync, "
+            f"Python {about['python']}, {about['date']}{commit}. Medians; a ratio is the median of the "
+            "rounds' ratios, with the lowest and the highest. A rate of a peer: drain (whole)."
         ),
         "",
         (
@@ -99,23 +139,95 @@ def markdown(found: Mapping[str, Mapping[str, float]], about: Mapping[str, Any])
             f"| limit of {LIMIT}: wall ÷ ideal at {over} ms |"
         ),
         "|---|---|---|---|---|---|---|",
+        *(rows.row(each) for each in contenders),
+        "",
+        "| ratio | measured | goal | floor | |",
+        "|---|---|---|---|---|",
+        *(_goal(each, spread, len(rounds)) for each, spread in goals(rounds)),
     ]
-    for each in contenders:
-        measured = found[each.name]
-        limits = " / ".join(number(measured.get(key)) for key in keys)
-        idle = measured.get("idle")
-        lines.append(
-            f"| {_titled(each)} | {_rate(measured, 'steps')} | {_ours(found, each, 'steps')} "
-            f"| {_rate(measured, 'runs')} | {_ours(found, each, 'runs')} "
-            f"| {number(idle)}{' ms' if idle is not None else ''} | {limits}{_over_limit(measured, keys)} |"
-        )
-    lines += ["", "| ratio | measured | goal | floor | |", "|---|---|---|---|---|"]
-    lines += [
-        f"| {each.title} | {value:.3g} × | {each.goal:g} | {each.floor:g} | {each.verdict(value)} |"
-        for each, value in goals(found)
-    ]
+    if failed:
+        lines += ["", "Failed:", ""]
+        lines += [
+            f"- {each.name}, {what}, in {count} of {len(rounds)} rounds: {why}"
+            for each in contenders
+            for (what, why), count in failed.get(each.name, Counter()).items()
+        ]
     lines += ["", "Settings:", "", *(f"- {each}" for each in _settings(contenders))]
     return "\n".join(lines) + "\n"
+
+
+def _goal(goal: Goal, spread: Spread | None, rounds: int) -> str:
+    bounds = f"{goal.goal:g} | {goal.floor:g}"
+    if spread is None:
+        return f"| {goal.title} | failed: no round has both values | {bounds} | failed |"
+    measured = f"{spread.median:.3g} × ({spread.range}){_behind(spread.rounds, rounds)}"
+    return f"| {goal.title} | {measured} | {bounds} | {goal.verdict(spread.median)} |"
+
+
+def _behind(count: int, rounds: int) -> str:
+    """How many rounds a median is of, where it is not all of them."""
+    return "" if count == rounds else f", {count} of {rounds} rounds"
+
+
+class _Rows:
+    def __init__(self, rounds: Sequence[Round]) -> None:
+        self._rounds = rounds
+        self._values = _values(rounds)
+        self._medians = medians(rounds)
+        self._failed = failures(rounds)
+
+    def row(self, each: Contender) -> str:
+        why = dict(tuple(self._failed.get(each.name, ())))
+        if ALL in why and not self._medians.get(each.name):
+            return f"| {_titled(each)} | failed: {_cell(why[ALL])} | | | | | |"
+        cells = [
+            self._rate(each, "steps"),
+            self._ours(each, "steps"),
+            self._rate(each, "runs"),
+            self._ours(each, "runs"),
+            self._one(each, "idle", " ms"),
+            " / ".join(self._one(each, limit.key) for limit in FULL.limits)
+            + self._over_limit(each),
+        ]
+        return f"| {_titled(each)} | {' | '.join(cells)} |"
+
+    def _one(self, each: Contender, measure: str, unit: str = "", what: str = "") -> str:
+        """The median; "failed" where it failed in every round, – where the contender has no such thing."""
+        values = self._values.get(each.name, {}).get(measure, [])
+        if values:
+            return f"{number(statistics.median(values))}{unit}{_behind(len(values), len(self._rounds))}"
+        was_asked = any(
+            failed == (what or measure) for failed, _ in self._failed.get(each.name, ())
+        )
+        return "failed" if was_asked else number(None)
+
+    def _rate(self, each: Contender, measure: str) -> str:
+        whole = self._one(each, f"{measure}_whole", what=measure)
+        values = self._values.get(each.name, {})
+        if f"{measure}_drain" not in values:
+            return whole
+        drained = number(self._medians[each.name][f"{measure}_drain"])
+        both = f"{drained} ({number(self._medians[each.name].get(f'{measure}_whole'))})"
+        return both + _behind(len(values[f"{measure}_drain"]), len(self._rounds))
+
+    def _ours(self, each: Contender, measure: str) -> str:
+        """Ours on the same store over this contender's best."""
+        if each.kind == "ours":
+            return ""
+        ours = OURS if each.store == "postgres" else SQLITE
+        spread = ratio(self._rounds, ours, each.name, measure)
+        return "" if spread is None else f"{number(spread.median)} × ({spread.range})"
+
+    def _over_limit(self, each: Contender) -> str:
+        """A limit that did not hold is said."""
+        measured = self._medians.get(each.name, {})
+        peak = max((measured.get(f"{limit.key}{PEAK}", 0) for limit in FULL.limits), default=0)
+        return f" (up to {peak:.0f} at once)" if peak > LIMIT else ""
+
+
+def _cell(text: str) -> str:
+    """In a cell of a table: one line, without bars, and not endless."""
+    return text.replace("|", "/")[:200]
 
 
 def _titled(each: Contender) -> str:
@@ -123,26 +235,6 @@ def _titled(each: Contender) -> str:
         return f"**{each.name}**"
     first, comma, rest = each.name.partition(",")
     return f"{first} {each.version()}".strip() + comma + rest
-
-
-def _rate(measured: Mapping[str, float], measure: str) -> str:
-    drain, whole = measured.get(f"{measure}_drain"), measured.get(f"{measure}_whole")
-    return number(whole) if drain is None else f"{number(drain)} ({number(whole)})"
-
-
-def _ours(found: Mapping[str, Mapping[str, float]], each: Contender, measure: str) -> str:
-    """Ours on the same store over this contender's best."""
-    ours = OURS if each.store == "postgres" else SQLITE
-    if each.kind == "ours" or ours not in found:
-        return ""
-    value = ratio(found[ours], found[each.name], measure)
-    return "" if value is None else f"{number(value)} ×"
-
-
-def _over_limit(measured: Mapping[str, float], keys: Sequence[str]) -> str:
-    """A limit that did not hold is said."""
-    peak = max((measured.get(f"{key}_peak", 0) for key in keys), default=0)
-    return f" (up to {peak:.0f} at once)" if peak > LIMIT else ""
 
 
 def _settings(contenders: Sequence[Contender]) -> list[str]:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import ast
+import asyncio
+import json
 import re
 import sys
 from pathlib import Path
@@ -14,17 +16,25 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.peers import bodies
+from bench import bare, measure, report
+from bench.peers import __main__ as peers_main
+from bench.peers import bodies, drive
 from bench.peers.contenders import CONTENDERS, REQUIREMENTS, chosen
 from bench.peers.drive import Adapter
 from bench.peers.plot import svg
-from bench.peers.table import Goal, goals, markdown, medians
+from bench.peers.table import ALL, Goal, goals, markdown, medians
 from bench.peers.workload import FULL, LIMIT, MEASURES, QUICK
-from bench.report import Figure, Record, put_between_markers
+from bench.report import Figure, Record, put_between_markers, ratios
 
 sys.path.remove(str(ROOT))
 
-ABOUT = {"rounds": 3, "cores": 2, "postgres": "18.4", "python": "3.11.7", "date": "2026-11-16"}
+ABOUT = {
+    "commit": "abc1234",
+    "cores": 2,
+    "postgres": "18.4",
+    "python": "3.11.7",
+    "date": "2026-11-16",
+}
 OURS = {"steps_whole": 6_000, "runs_whole": 3_000, "idle": 6.0, "limit_1": 2.0, "limit_10": 1.5}
 PEER = {"steps_drain": 1_000, "steps_whole": 800, "runs_drain": 500, "idle": 100.0}
 PEAKS = {"limit_1": 9.0, "limit_10": 2.5, "limit_100": 1.1, "limit_100_peak": 11}
@@ -45,10 +55,142 @@ def test_medians_and_ratios_are_of_the_rounds():
     assert found["absurd"]["steps_drain"] == 2_000
     assert "failed" not in found["absurd"]
     # Ours from submit to result against the peer's best case, its drain.
-    assert [(each.measure, value) for each, value in goals(found)] == [
+    assert [(each.measure, spread and spread.median) for each, spread in goals(list(rounds()))] == [
         ("steps", 6.0),
         ("runs", 6.0),
     ]
+
+
+def test_a_ratio_is_the_median_of_the_rounds_ratios():
+    """The ratio of the medians would be 3 / 2."""
+    found = ratios([(1, 1), (3, 2), (8, 4)])
+    assert (found.median, found.low, found.high, found.rounds) == (1.5, 1, 2, 3)
+    found = ratios([(1, 4), (3, 1), (5, 2)])
+    assert (found.median, found.note) == (2.5, "0.25–3 in 3 rounds")
+
+
+def test_a_peak_is_the_maximum_of_the_rounds():
+    several = [{"absurd": {"limit_1": 1.0, "limit_1_peak": peak}} for peak in (10, 11, 10)]
+    assert medians(several)["absurd"]["limit_1_peak"] == 11
+    assert "(up to 11 at once)" in markdown(several, ABOUT)
+
+
+def test_what_failed_stays_in_the_table():
+    ours, failed = {"steps_whole": 6_000}, {"failed": {ALL: "no answer | in 240 s"}}
+    text = markdown([{"ours, server + worker": ours, "absurd": failed}], ABOUT)
+    version = next(each.version() for each in CONTENDERS if each.name == "absurd")
+    assert f"| absurd {version} | failed: no answer / in 240 s | | | | | |" in text
+    assert "| failed: no round has both values | 15 | 11 | failed |" in text
+    assert "- absurd, all, in 1 of 1 rounds: no answer | in 240 s" in text
+
+
+def test_a_median_of_fewer_rounds_says_of_how_many():
+    good = {"ours, server + worker": {"steps_whole": 6_000}, "absurd": PEER}
+    bad = good | {"absurd": {"steps_drain": 900, "failed": {"idle": "the body did not start"}}}
+    text = markdown([good, bad, good], ABOUT)
+    row = next(line for line in text.splitlines() if line.startswith("| absurd "))
+    assert "| 100 ms, 2 of 3 rounds |" in row
+    row = next(line for line in markdown([bad], ABOUT).splitlines() if line.startswith("| absurd "))
+    assert "| failed |" in row
+    text = markdown([good, {**good, "absurd": {"failed": {ALL: "…"}}}], ABOUT)
+    assert "server + worker ÷ absurd | 6 × (6–6), 1 of 2 rounds |" in text
+
+
+def test_a_goal_without_a_value_fails_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(peers_main, "BENCH", tmp_path)
+    about = ABOUT | {"seconds": 1}
+    assert peers_main.report(list(rounds()), about, write=False) == 0
+    failed = {"ours, server + worker": OURS, "absurd": {"failed": {ALL: "…"}}}
+    assert peers_main.report([failed], about, write=False) == 1
+
+
+@pytest.mark.parametrize("other", ["--quick", "--only=absurd"])
+def test_a_part_of_the_workload_is_not_written(
+    other: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(sys, "argv", ["bench.peers", "--write", other])
+    with pytest.raises(SystemExit) as ended:
+        peers_main.main()
+    assert ended.value.code == 2
+    assert "leave out --only and --quick" in capsys.readouterr().err
+
+
+def test_every_round_is_saved_with_arguments_and_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def interrupted(*_: object, **__: object):
+        yield next(iter(rounds())), "18.4"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(peers_main, "BENCH", tmp_path)
+    monkeypatch.setattr(peers_main, "rounds_of", interrupted)
+    monkeypatch.setattr(peers_main, "commit", lambda: "abc1234")
+    monkeypatch.setattr(sys, "argv", ["bench.peers", "--rounds", "3"])
+    with pytest.raises(KeyboardInterrupt):
+        peers_main.main()
+    kept = json.loads((tmp_path / "peers.json").read_text())
+    assert len(kept["rounds"]) == 1
+    about = kept["about"]
+    assert (about["arguments"], about["commit"], about["rounds"]) == (
+        ["--rounds", "3"],
+        "abc1234",
+        1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("", "the driver printed no result"),
+        ("print('no JSON')", "the driver printed no result"),
+        ("raise SystemExit('broken')", "the driver ended with 1: broken"),
+    ],
+)
+def test_a_driver_without_a_result_is_a_recorded_failure(code: str, why: str):
+    assert why in peers_main._answer([sys.executable, "-c", code])["failed"][ALL]
+
+
+def test_a_driver_that_hangs_is_killed_with_its_processes(tmp_path: Path):
+    told = tmp_path / "pid"
+    code = (
+        "import subprocess, sys; worker = subprocess.Popen(['sleep', '600']);"
+        f"open({str(told)!r}, 'w').write(str(worker.pid)); worker.wait()"
+    )
+    found = peers_main._answer([sys.executable, "-c", code], most_seconds=2.0)
+    assert found["failed"][ALL] == "no answer in 2 s"
+    stat = Path(f"/proc/{told.read_text()}/stat")
+    # Killed; where nobody has reaped it yet, it is a zombie.
+    assert not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] == "Z"
+
+
+def test_one_failed_measure_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    class Half(Adapter):
+        fills_first = False
+        can = frozenset({"steps", "runs"})
+
+        async def done(self, what: str, count: int, seconds: float = 0.0) -> float:
+            if what == "steps":
+                raise ValueError("no such table")
+            return 2.0
+
+    monkeypatch.setenv("BENCH_LOG", str(tmp_path / "log"))
+    stamps = bodies.Stamps(tmp_path / "stamps")
+    found = asyncio.run(drive.measure(Half(""), QUICK, stamps))
+    assert found["failed"] == {"steps": "ValueError: no such table"}
+    assert found["runs_whole"] == QUICK.runs / 2
+
+
+def test_the_question_takes_a_tenth_of_the_time_at_most():
+    assert drive.pause_after(0.0) == drive.LOOK_SECONDS
+    assert drive.pause_after(0.03) == pytest.approx(0.3)
+
+
+def test_the_bare_loop_has_one_definition():
+    from bench.peers.adapters.bare import BarePostgres, BareSqlite
+
+    assert FULL.steps * BarePostgres.times == bare.POSTGRES_ROWS
+    assert FULL.steps * BareSqlite.times == bare.SQLITE_ROWS
+    assert bare.sqlite_rate(1_000) > 0
 
 
 def test_a_ratio_is_judged_by_goal_and_floor():
@@ -59,16 +201,16 @@ def test_a_ratio_is_judged_by_goal_and_floor():
 
 
 def test_the_table_has_every_measured_contender():
-    text = markdown(medians([next(iter(rounds()))]), ABOUT)
+    text = markdown([next(iter(rounds()))], ABOUT)
     row = next(line for line in text.splitlines() if line.startswith("| absurd "))
-    assert "| 1,000 (800) | 6.00 × | 500 (–) | 6.00 × | 100 ms |" in row
+    assert "| 1,000 (800) | 6.00 × (6–6) | 500 (–) | 6.00 × (6–6) | 100 ms |" in row
     assert "9.00 / 2.50 / 1.10 (up to 11 at once) |" in row
     assert "| **ours, server + worker** | 6,000 |" in text
     assert "dbos" not in text
 
 
 def test_a_row_has_the_pinned_version_after_the_name():
-    text = markdown({"pgqueuer, batch 200": {"steps_drain": 2.0, "steps_whole": 1.0}}, ABOUT)
+    text = markdown([{"pgqueuer, batch 200": {"steps_drain": 2.0, "steps_whole": 1.0}}], ABOUT)
     version = next(each.version() for each in CONTENDERS if each.environment == "pgqueuer")
     assert f"| pgqueuer {version}, batch 200 | 2.00 (1.00) |" in text
 
@@ -96,7 +238,9 @@ def test_the_picture_is_well_formed_with_a_bar_for_each():
     assert len(bars) == 1 + 2 + 2 + 2 + 2  # the background; steps, runs, idle, the limit
 
 
-def test_a_record_keeps_the_parts_that_did_not_run(tmp_path: Path):
+def test_a_record_keeps_the_parts_that_did_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(report, "today", lambda: "2026-11-18")
+    monkeypatch.setattr(report, "commit", lambda: "abc1234")
     path = tmp_path / "record.json"
     first = Record.read(path)
     first.put("engine", [Figure("share", 0.123456789, "×"), Figure("gone since", 1.0, "s")])
@@ -106,12 +250,43 @@ def test_a_record_keeps_the_parts_that_did_not_run(tmp_path: Path):
     figure = Figure("share", 0.6, "×", "≥ 0.4", met=True)
     assert "0.600 ×  (recorded 0.123)  (target ≥ 0.4)" in figure.line(again.of("engine", figure))
     assert "recorded" not in figure.line(again.of("worker", figure))
-    again.put("engine", [figure, Figure("nobody answered", float("inf"), "×")])
+    again.put("engine", [figure, Figure("p99", float("inf"), "×", note="nobody answered")])
     again.write(path)
     assert Record.read(path).markdown().splitlines()[2:] == [
-        "| **engine**: share | 0.6 × | ≥ 0.4 | met |",
-        "| **kernel**: cost | 25 µs | ≤ 20 | missed |",
+        "| **engine**: 2026-11-18, commit abc1234, as shipped | | | |",
+        "| share | 0.6 × | ≥ 0.4 | met |",
+        "| p99 | failed: nobody answered |  | failed |",
+        "| **kernel**: 2026-11-18, commit abc1234, as shipped | | | |",
+        "| cost | 25 µs | ≤ 20 | missed |",
     ]
+
+
+def test_a_figure_between_goal_and_floor_meets_its_floor():
+    more = [Figure.at_least("share", value, "×", 0.36, 0.28) for value in (0.4, 0.3, 0.2)]
+    less = [Figure.at_most("cost", value, "%", 1, 3) for value in (1, 2, 4)]
+    for figures in (more, less):
+        assert [each.verdict for each in figures] == ["met", "floor met", "missed"]
+    assert "floor 0.28" in more[0].target
+    assert more[1].line().startswith("FLOOR ")
+
+
+def test_a_part_is_saved_before_the_next_one(monkeypatch: pytest.MonkeyPatch):
+    saved: list[list[str]] = []
+
+    def broken() -> list[Figure]:
+        raise RuntimeError("no server")
+
+    parts = {
+        "first": lambda: [Figure("cost", 25.0, "µs")],
+        "broken": broken,
+        "last": lambda: [Figure("share", float("nan"), "×", "≥ 1", met=False)],
+    }
+    monkeypatch.setattr(measure, "save", lambda record: saved.append(list(record.parts)))
+    monkeypatch.setattr(measure.Record, "read", classmethod(lambda cls: cls()))
+    assert measure.measure(parts, ["first"], keep=True) == 0
+    assert measure.measure(parts, ["first", "broken", "last"], keep=True) == 1
+    assert saved == [["first"], ["first"], ["first", "last"]]
+    assert measure.measure(parts, ["last"], keep=False) == 1
 
 
 def test_figures_of_a_part_have_names_of_their_own():

@@ -1,7 +1,7 @@
 """absurd: its schema from `absurdctl`, a worker of its async SDK, 50 tasks at a time.
 
 A step is a task, a single-step run a task of one step. The worker is what its documentation starts:
-`await app.start_worker()`. The limit is the worker's own concurrency.
+`await app.start_worker()`. The limit is the worker's own concurrency. It polls each 10 ms (250 ms as shipped).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from absurd_sdk import AsyncAbsurd
 
 from bench.peers import bodies
 from bench.peers.drive import Adapter, process
-from bench.peers.workload import LIMIT
+from bench.peers.workload import LIMIT, POLL_SECONDS
 
 CONCURRENCY = 50
 
@@ -45,7 +45,6 @@ def app(place: str, what: str) -> AsyncAbsurd:
 
 class Absurd(Adapter):
     scale = 0.25
-    poll_seconds = 0.25
 
     async def open(self) -> None:
         import absurdctl
@@ -95,4 +94,5 @@ def adapter(place: str, variant: str) -> Adapter:  # noqa: ARG001
 if __name__ == "__main__":
     [_, queue_name] = sys.argv
     at_once = LIMIT if queue_name.startswith("limit") else CONCURRENCY
-    asyncio.run(app(os.environ["BENCH_PLACE"], queue_name).start_worker(concurrency=at_once))
+    worker = app(os.environ["BENCH_PLACE"], queue_name)
+    asyncio.run(worker.start_worker(concurrency=at_once, poll_interval=POLL_SECONDS))

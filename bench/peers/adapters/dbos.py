@@ -1,7 +1,7 @@
 """dbos: an application process that serves one queue, fed by its client; steps are those of one workflow.
 
-Steps are async and awaited 100 at a time. Its queue looks for work each 10 ms (1 s as shipped: the figures of a
-limit and of latency would be that second), and starts at most 10 workflows in all for the limit.
+Steps are async and awaited 100 at a time. Its queue polls each 10 ms (1 s as shipped) and starts at most 10
+workflows in all for the limit.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from sqlalchemy import create_engine
 
 from bench.peers import bodies
 from bench.peers.drive import Adapter, process
-from bench.peers.workload import LIMIT
+from bench.peers.workload import LIMIT, POLL_SECONDS
 
 AT_ONCE = 100
-POLL_SECONDS = 0.01
 VERSION = "bench"
 
 
@@ -55,7 +54,6 @@ async def sleep(n: int, seconds: float) -> None:  # noqa: ARG001
 
 class Dbos(Adapter):
     scale = 0.15
-    poll_seconds = 0.05
 
     async def open(self) -> None:
         command = [str(Path(sys.executable).parent / "dbos"), "migrate", "--sys-db-url", self.place]

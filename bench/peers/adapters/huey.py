@@ -1,4 +1,7 @@
-"""huey on SQLite with fsync: its consumer by its own command, 10 threads; the limit is their number."""
+"""huey on SQLite with fsync: its consumer by its own command, 10 threads; the limit is their number.
+
+It polls each 10 ms (each 0.1 s and slower, up to 10 s, as shipped).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from huey import SqliteHuey
 
 from bench.peers import bodies
 from bench.peers.drive import Adapter, process
-from bench.peers.workload import LIMIT
+from bench.peers.workload import LIMIT, POLL_SECONDS
 
 WHAT = os.environ.get("BENCH_WHAT", "")
 
@@ -44,7 +47,6 @@ if WHAT:
 class Huey(Adapter):
     can = Adapter.can - {"runs"}
     scale = 0.3
-    poll_seconds = 0.15
 
     async def open(self) -> None:
         self._tasks = {}
@@ -52,7 +54,8 @@ class Huey(Adapter):
     @asynccontextmanager
     async def working(self, what: str) -> AsyncGenerator[None]:
         command = [str(Path(sys.executable).parent / "huey_consumer"), f"{__name__}.queue"]
-        with process([*command, "-w", str(LIMIT), "-k", "thread"], BENCH_WHAT=what):
+        poll = ["-d", str(POLL_SECONDS), "-m", str(POLL_SECONDS)]
+        with process([*command, "-w", str(LIMIT), "-k", "thread", *poll], BENCH_WHAT=what):
             yield
 
     async def submit(self, what: str, count: int, seconds: float = 0.0) -> None:

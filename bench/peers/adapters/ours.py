@@ -12,12 +12,13 @@ from contextlib import AsyncExitStack, closing
 from pathlib import Path
 
 from bench.peers import bodies
-from bench.peers.drive import LOOK_SECONDS, ROOT, Adapter
+from bench.peers.drive import ROOT, Adapter, pause_after
 from bench.peers.workload import LIMIT
 from locktender import AsyncClient, Submission, connect_async, embedded_async, flow, step
 from locktender.testing.postgres_server import connected
 
 PATIENCE = "120s"
+PATIENCE_SECONDS = 120.0
 ENDED = "SELECT closed FROM {} WHERE name = ''"
 SUCCEEDED = "SELECT count(*) FROM {} WHERE state = 'succeeded' AND flow LIKE '%single'"
 SUBMITTED_AT_ONCE = 500
@@ -117,8 +118,15 @@ class Ours(Adapter):
         for first in range(0, count, SUBMITTED_AT_ONCE):
             several = range(first, min(count, first + SUBMITTED_AT_ONCE))
             await self._client.submit_many(single, [Submission((n,)) for n in several])
-        while await self._ask(ENDED, self._counter) < before + count:
-            await asyncio.sleep(LOOK_SECONDS)
+        give_up = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            asked = time.monotonic()
+            ended, now = await self._ask(ENDED, self._counter) - before, time.monotonic()
+            if ended >= count:
+                break
+            if now > give_up:
+                raise TimeoutError(f"{ended} of {count} runs ended in {PATIENCE}")
+            await asyncio.sleep(pause_after(now - asked))
         self._runs += count
         if (found := await self._ask(SUCCEEDED, "run")) != self._runs:
             raise RuntimeError(f"{found} of {self._runs} runs succeeded")
