@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -22,7 +25,8 @@ from locktender.observe.checker import History, check
 from locktender.store.open import settings_for, store_for
 from locktender.store.postgres.store import PostgresStore
 from locktender.store.protocol import EventFilter, Store
-from locktender.testing.fixtures import Engines, VirtualClock
+from locktender.store.sqlite.store import SqliteStore
+from locktender.testing.fixtures import LONG_LEASE, Engines, VirtualClock
 
 # Here, not in tests/store: tests of other folders import parts of it first.
 pytest.register_assert_rewrite("locktender.testing.conformance")
@@ -32,6 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # Modules of the client's suite are run over PostgreSQL, each also alone.
     config.pluginmanager.import_plugin("locktender.testing.postgres")
     inherited.reset()
+    given = config.getoption("basetemp")
+    folder = Path(given).absolute().parent if given else Path(tempfile.gettempdir())
+    if wrong := inherited.settings_above(folder):
+        raise pytest.UsageError(wrong)
 
 
 # The same examples in every run, and none is judged by how long it took.
@@ -78,18 +86,41 @@ def engine_clock(
         with make_engine.virtual() as clock:
             yield clock
         return
-    clock, url = VirtualClock(), str(request.getfixturevalue("url"))
+    with _moved(str(request.getfixturevalue("url"))) as clock:
+        yield clock
+
+
+@pytest.fixture
+def store_clock(store_url: str) -> Iterator[VirtualClock]:
+    """The time of `store_url`, moved by the test. Ask for it before an engine is opened there."""
+    with _moved(store_url) as clock:
+        yield clock
+
+
+@contextmanager
+def _moved(url: str) -> Iterator[VirtualClock]:
+    clock = VirtualClock()
 
     def store(settings: Settings) -> Store:
-        return PostgresStore(url, clock) if settings.url == url else store_for(settings)
+        if settings.url != url:
+            return store_for(settings)
+        return PostgresStore(url, clock) if "://" in url else SqliteStore(url, clock)
 
     with mock.patch.object(client_core, "store_for", store):
         yield clock
 
 
 @pytest.fixture
-def engine(url: Path, transport: str) -> Iterator[Client]:
-    with embedded(url, grace="2s") as client, transports.reached(transport, client) as reached:
+def engine(url: Path, transport: str, request: pytest.FixtureRequest) -> Iterator[Client]:
+    clock: VirtualClock | None = None
+    settings: dict[str, Any] = {"grace": "2s"}
+    if "engine_clock" in request.fixturenames:
+        clock = request.getfixturevalue("engine_clock")
+        # No lease may end because the test moves the time.
+        settings |= {"worker_lease": LONG_LEASE, "leader_lease": LONG_LEASE}
+    with embedded(url, **settings) as client, transports.reached(transport, client) as reached:
+        if clock is not None:
+            clock.add(client)
         yield reached
     assert broken_promises(url) == []
 

@@ -1,32 +1,65 @@
-"""Refuses a kind of gate that lacks its text, its checker rule or its scenario. Part of `make check`."""
+"""Refuses a kind of gate that lacks its types, its text, its checker rule or its scenario. Part of `make check`.
+
+A gate in `kernel/gates/` whose kind is listed nowhere is refused, too.
+"""
 
 from __future__ import annotations
 
+import pkgutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 
+from locktender.kernel import gates
 from locktender.kernel.explain import TASK_TEXTS
 from locktender.kernel.explain_runs import RUN_TEXTS
 from locktender.kernel.gates import KINDS
+from locktender.kernel.gates.protocol import Gate
 from locktender.observe.checker.audit import GATE_RULES, RULES
 from locktender.observe.checker.waiting import TASK_GATES
+from locktender.server.ui.words import FAMILIES, GATE_TEXTS
 from locktender.simulate.scenarios import GATE_SCENARIOS
 
 TABLES: dict[str, Mapping[str, object]] = {
-    "rows (kernel/gates KINDS)": KINDS,
+    "rule and state types (kernel/gates KINDS)": KINDS,
     "text (kernel/explain TASK_TEXTS or explain_runs RUN_TEXTS)": {**TASK_TEXTS, **RUN_TEXTS},
     "checker rule (observe/checker/audit GATE_RULES)": GATE_RULES,
     "scenario (simulate/scenarios GATE_SCENARIOS)": GATE_SCENARIOS,
 }
+UI_TABLES: dict[str, Mapping[str, object]] = {
+    "family in the UI (server/ui/words FAMILIES)": {
+        kind: family for family, (_, kinds) in FAMILIES.items() for kind in kinds.split()
+    },
+    "text in the UI (server/ui/words GATE_TEXTS)": GATE_TEXTS,
+}
+"""They name more than gates: what is in them alone is no kind of gate."""
 
 
-def missing(tables: Mapping[str, Mapping[str, object]] = TABLES) -> list[str]:
+def subclasses(of: type[Gate]) -> Iterator[type[Gate]]:
+    for each in of.__subclasses__():
+        yield each
+        yield from subclasses(each)
+
+
+def unlisted() -> list[str]:
+    """One sentence for each gate that no kind names. What `protocol.py` defines is for others to derive from."""
+    for module in pkgutil.iter_modules(gates.__path__, f"{gates.__name__}."):
+        import_module(module.name)
+    listed = {kind.gate for kind in KINDS.values()}
+    return [
+        f"{each.__module__}.{each.__qualname__} is the gate of no kind: list it in KINDS (kernel/gates)."
+        for each in dict.fromkeys(subclasses(Gate))
+        if each not in listed and each.__module__ != Gate.__module__
+    ]
+
+
+def missing() -> list[str]:
     """One sentence for each kind that lacks something."""
-    kinds = sorted(set().union(*tables.values()))
+    kinds = sorted(set().union(*TABLES.values()))
     found = [
         f"gate kind {kind!r} has no {what}."
         for kind in kinds
-        for what, table in tables.items()
+        for what, table in (TABLES | UI_TABLES).items()
         if kind not in table
     ]
     return (
@@ -45,6 +78,6 @@ def missing(tables: Mapping[str, Mapping[str, object]] = TABLES) -> list[str]:
 
 
 if __name__ == "__main__":
-    problems = missing()
+    problems = unlisted() + missing()
     sys.stderr.writelines(f"{problem}\n" for problem in problems)
     sys.exit(1 if problems else 0)

@@ -1,12 +1,14 @@
 """Rules of the layout: no public class name twice in `src`, no small module with a single importer, no long one.
+The names of tests are short.
 
 A module under 60 lines that one other module imports belongs into that module,
-unless `APART` says why it stands alone. A module has at most 450 lines.
+unless `APART` says why it stands alone. A module has at most 450 lines, the name of a test at most 60 characters.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -16,6 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "locktender"
 SMALL_LINES = 60
 MOST_LINES = 450
+MOST_CHARACTERS = 60
+TEST = re.compile(r"\s*(?:async )?def (test_\w+)")
 APART: dict[str, str] = {
     "locktender.kernel.unfolding": "lifecycle.py is about every run, this about those submitted by name",
     "locktender.kernel.upkeep": "what the passing of time leaves behind is no part of deciding",
@@ -79,10 +83,24 @@ def too_long(known: dict[str, Path]) -> Iterator[str]:
             yield f"{module} has {lines} lines, {MOST_LINES} are the most: move what does not belong"
 
 
+def long_names() -> Iterator[str]:
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            found = TEST.match(line)
+            if found is not None and len(found[1]) > MOST_CHARACTERS:
+                where = path.relative_to(ROOT)
+                yield f"{where}: {found[1]} has {len(found[1])} characters, {MOST_CHARACTERS} are the most"
+
+
 def main() -> int:
     known = modules()
     trees = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in known.items()}
-    wrong = [*classes_twice(trees), *small_and_alone(trees, known), *too_long(known)]
+    wrong = [
+        *classes_twice(trees),
+        *small_and_alone(trees, known),
+        *too_long(known),
+        *long_names(),
+    ]
     for said in wrong:
         print(said)
     print(f"{len(known)} modules, {len(wrong)} against the rules of the layout")

@@ -320,9 +320,7 @@ def test_a_value_without_neighbours_is_drawn(browser: Browser, held: Held):
         assert three > 2 * one
 
 
-def test_a_page_goes_on_after_a_restart_and_says_when_nobody_answers(
-    browser: Browser, tmp_path: Path
-):
+def test_a_page_outlives_a_restart_and_says_when_nobody_answers(browser: Browser, tmp_path: Path):
     port = free_port()
     with tabs(browser, f"http://127.0.0.1:{port}") as context:
         with site(tmp_path, port=port) as found:
@@ -351,7 +349,7 @@ def test_a_page_goes_on_after_a_restart_and_says_when_nobody_answers(
         )
 
 
-def test_a_page_whose_token_is_revoked_comes_back_after_the_login(browser: Browser, tmp_path: Path):
+def test_a_page_with_a_revoked_token_comes_back_after_the_login(browser: Browser, tmp_path: Path):
     def token(name: str) -> str:
         made = locktender("tokens", "create", name, "--scope", "read", "--json", cwd=tmp_path)
         assert made.code == 0, made.err

@@ -156,7 +156,7 @@ def test_a_failed_run_shows_its_traceback_and_is_retried(
         unloaded(page)
 
 
-def test_open_pages_of_a_failed_run_follow_when_somebody_retries_it(
+def test_open_pages_of_a_failed_run_follow_its_retry(
     server: PageServer, context: BrowserContext, tmp_path: Path
 ):
     mended = tmp_path / "mended"
@@ -387,7 +387,7 @@ new MutationObserver(() => {
 """
 
 
-def test_commands_follow_a_choice_that_was_made_before_the_dialog_listened(
+def test_commands_follow_a_choice_made_at_once(
     server: PageServer, context: BrowserContext, tmp_path: Path
 ):
     mended = tmp_path / "mended"

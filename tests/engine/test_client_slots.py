@@ -27,6 +27,7 @@ from locktender import (
     embedded_async,
 )
 from locktender.base.changes import End
+from locktender.client import slot_worker
 from locktender.store.protocol import Finish
 from locktender.testing import Overlap
 
@@ -270,19 +271,21 @@ def _comes_true(condition, seconds: float = 60.0) -> bool:
 
 
 def test_f5_a_body_that_blocks_its_loop_keeps_its_slots(
-    engine: Client, url: Path, overlap: Overlap
+    engine: Client, url: Path, overlap: Overlap, monkeypatch: pytest.MonkeyPatch
 ):
     """One holder at a limit of 1: its lease is renewed by a thread, whatever its loop does."""
+    # A lease that no busy machine loses, renewed every half second.
+    monkeypatch.setattr(slot_worker, "RENEWALS_PER_LEASE", 1_200)
     engine.pools.set("db", limit=1)
     began = threading.Event()
 
     def end_of_lease() -> int:
         """Of who holds slots: the list of workers does not name it."""
-        question = "SELECT max(lease_until) FROM worker WHERE lease_us = 5000000"
+        question = "SELECT max(lease_until) FROM worker WHERE lease_us = 600000000"
         return Injector(str(url)).query(question)[0][0]
 
     async def hold(*, block: bool) -> None:
-        async with connect_async(url) as client, client.slots("db", lease="5s") as held:
+        async with connect_async(url) as client, client.slots("db", lease="10m") as held:
             with overlap.body("db"):
                 began.set()
                 if block:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.beside import opened
 
 from locktender import (
     AdmissionRejected,
@@ -309,13 +309,12 @@ def test_an_event_that_cannot_be_read_concerns_its_run_alone(tmp_path: Path):
         spoilt, other = client.submit(typed, 1), client.submit(one_by_one, 0)
         waits(spoilt)
         waits(other)
-        with sqlite3.connect(path) as db:
+        with opened(path) as db:
             add = "INSERT INTO mail (run, name, match, at, payload) VALUES (?, ?, ?, ?, ?)"
             [(run,)] = db.execute("SELECT seq FROM run WHERE id = ?", [spoilt.id])
             later = 1 << 55
             db.execute(add, [0, "go", "{no", later, b"1"])
             db.execute(add, [run, "approved", "{}", later, b"{no"])
-        db.close()
         for n in range(2):
             other.send("go", n)
         assert other.result(TIMEOUT) == [0, 1]

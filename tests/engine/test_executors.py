@@ -24,8 +24,9 @@ _harness: Any = sources.load(
         str(Path(__file__).parents[1] / "support" / "executor_harness.py"),
     )
 )
-Harness, KINDS, STEPS, alive, until = (
-    _harness.Harness, _harness.KINDS, _harness.STEPS, _harness.alive, _harness.until
+Harness, KINDS, LONG, PATIENCE, STEPS, alive, until = (
+    _harness.Harness, _harness.KINDS, _harness.LONG, _harness.PATIENCE, _harness.STEPS, _harness.alive,
+    _harness.until,
 )  # fmt: skip
 StubStep: Any = sources.load(_harness.SOURCE).StubStep
 
@@ -94,15 +95,24 @@ async def test_a_late_end_is_timed_out_while_the_loop_is_held(kind: str, tmp_pat
 
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
-async def test_an_end_in_time_is_kept_while_the_loop_is_held(kind: str, tmp_path: Path):
+async def test_an_end_in_time_is_kept_while_the_loop_is_held(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    loop: Any = asyncio.get_running_loop()
     async with Harness(kind, tmp_path) as harness:
-        # On a busy machine the body itself may need longer than the first of these.
-        for seconds in (0.5, 5, 30):
-            await harness.run("double", 1)
-            job = harness.start("double", 21, timeout_us=int(seconds * 1_000_000))
-            time.sleep(seconds + 0.1)  # noqa: ASYNC251 — the very fault
-            if (outcome := await harness.end_of(job)).state == "completed":
-                break
+        job = harness.start("end_on_go", timeout_us=LONG)
+        await harness.begun(job)
+        # From here on the loop is held: the body ends, and its end waits to be read.
+        harness.marker(job, "go").touch()
+        held_until = time.monotonic() + PATIENCE
+        while harness.marker(job).exists() or not loop._selector.select(0):
+            assert time.monotonic() < held_until
+            time.sleep(0.002)  # noqa: ASYNC251 — the very fault
+        assert harness.ends == []
+        # And for so long that the timeout is due, too.
+        real = loop.time
+        monkeypatch.setattr(loop, "time", lambda: real() + 2 * LONG / 1_000_000)
+        outcome = await harness.end_of(job)
 
     assert outcome == Outcome("completed", b"42")
 

@@ -11,6 +11,7 @@ import pytest
 from tests.steps import held_steps as flows
 from tests.support.db_stores import judged
 from tests.support.fault_injector import Fault, Injector
+from tests.support.leases import KEPT
 
 from locktender import Client, Run, RunState, connect, embedded
 from locktender.testing import eventually
@@ -90,7 +91,8 @@ def judge(store_url: str, tmp_path: Path, stage: str, fault: Fault, others: int)
     body = injector.value("graph", "body", seq)
     injector.inject(fault, seq)
     terms = injector.query("SELECT term FROM {}leader")[0][0]
-    with embedded(store_url, grace="2s", max_concurrent_runs=-1) as engine:
+    # A term that fails is given up at once: only those are counted.
+    with embedded(store_url, grace="2s", max_concurrent_runs=-1, **KEPT) as engine:
         for run in several:
             assert isinstance(engine.runs.get(run.id).result("60s"), int), (fault, run.id)
         run = engine.runs.get(one.id)

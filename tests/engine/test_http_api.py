@@ -308,7 +308,7 @@ async def test_queued_runs_are_paused_moved_and_cancelled(lone: Asked):
         assert (await lone.ended(run)).data["result"] == 11
 
 
-async def test_the_timeline_of_an_ended_run_is_drawn_once_until_it_is_run_again(
+async def test_an_ended_runs_timeline_is_drawn_once_until_a_retry(
     lone: Asked, monkeypatch: pytest.MonkeyPatch
 ):
     drawn: list[str] = []

@@ -10,7 +10,9 @@ from tests.steps import word_steps as flows
 
 from locktender import Client, InvalidInput, NotFound, RunCancelled, RunState, RunTimedOut
 from locktender.client.run import Run
-from locktender.testing import eventually
+from locktender.testing import VirtualClock, eventually
+
+pytest_plugins = ["locktender.testing.plugin"]
 
 ALL_TRANSPORTS = "long"
 
@@ -108,15 +110,20 @@ def test_a_cancel_ends_a_paused_run_with_its_clean_up(engine: Client, tmp_path: 
     assert run.retry().result("60s") == 2
 
 
-def test_the_deadline_ends_paused_runs(engine: Client):
-    running = engine.submit(flows.two_steps, 1, deadline="3s")
+def test_the_deadline_ends_paused_runs(engine_clock: VirtualClock, engine: Client):
+    running = engine.submit(flows.two_steps, 1, deadline="1h")
     in_flight(running, "gated")
     running.pause()
     engine.limits.pause()
-    queued = engine.submit(flows.beside, 1, deadline="1s")
+    queued = engine.submit(flows.beside, 1, deadline="1h")
     queued.pause()
+    for run in (running, queued):
+        eventually(lambda run=run: "paused" in paused_events(run))
     engine.limits.resume()
     flows.GATE.set()
+    eventually(lambda: states(running) == {"gated": "completed", "plus_one": "requested"})
+    assert queued.status() is RunState.QUEUED
+    engine_clock.move("61m")
     for run in (running, queued):
         with pytest.raises(RunTimedOut):
             run.result("60s")

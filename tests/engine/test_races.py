@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.leases import KEPT
 
 from locktender import (
     AdmissionRejected,
@@ -216,12 +217,12 @@ def test_submissions_from_many_threads_meet_the_ceiling_exactly(
 def test_two_engines_on_one_file_share_every_limit(make_engine: Engines, overlap: Overlap):
     """One leads, both work: pools, windows, the run gate and tags hold over both."""
     engine = make_engine(
-        max_concurrent_runs=3, async_permits=1, thread_permits=1, process_permits=1
+        max_concurrent_runs=3, async_permits=1, thread_permits=1, process_permits=1, **KEPT
     )
     engine.pools.set("db", limit=4)
     engine.pools.set("api", limit=6)
     engine.pools.set("cpu", limit=2)
-    others = [make_engine.process(STEPS_FILE, max_concurrent_runs=3) for _ in range(2)]
+    others = [make_engine.process(STEPS_FILE, max_concurrent_runs=3, **KEPT) for _ in range(2)]
     for other in others:
         other.ready()
     runs = [engine.submit(steps.pipeline, list(range(10))) for _ in range(8)]

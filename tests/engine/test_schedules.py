@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from tests.support.beside import opened
 
 from locktender import (
     Client,
@@ -196,7 +195,7 @@ def test_a_schedule_that_cannot_be_read_stops_no_other(
 ):
     for name in ("args", "spec", "state", "well"):
         engine.schedules.set(name, plain, every="1h")
-    with closing(sqlite3.connect(str(engine.settings.url), isolation_level=None)) as db:
+    with opened(str(engine.settings.url)) as db:
         spoilt = b'{"flow":"sched plain","every_us":3600000000,"args":[1]}'
         db.execute("UPDATE schedule SET live = ? WHERE name = 'args'", [spoilt])
         db.execute("UPDATE schedule SET live = ? WHERE name = 'spec'", [b"{"])
@@ -222,7 +221,7 @@ def test_a_hundred_unreadable_schedules_keep_none_from_its_ticks(
     ticking: Callable[..., ScheduleInfo], engine: Client
 ):
     engine.schedules.set("zz well", plain, every="1h")
-    with closing(sqlite3.connect(str(engine.settings.url), isolation_level=None)) as db:
+    with opened(str(engine.settings.url)) as db:
         spoilt = [(f"spoilt {n}", (n % 2 and 1) or "?") for n in range(250)]
         db.executemany(
             "INSERT INTO schedule (name, version, next_at, live, state)"

@@ -26,6 +26,7 @@ from locktender.observe.checkpoint import audit
 from locktender.store.open import settings_for, store_for
 from locktender.store.postgres.server_clock import ServerClock
 from locktender.testing import VirtualClock, check_history, eventually
+from locktender.testing.fixtures import LONG_LEASE
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 TIMEOUT = "60s"
@@ -129,7 +130,10 @@ def on_condition(n: int) -> list[Any]:
 @pytest.fixture
 def client(store_url: str) -> Iterator[Client]:
     CLEANED.clear()
-    with embedded(store_url, grace="2s") as client:
+    # Leases that nobody loses, also where a test moves the time.
+    with embedded(
+        store_url, grace="2s", worker_lease=LONG_LEASE, leader_lease=LONG_LEASE
+    ) as client:
         yield client
     check_history(store_url)
 
@@ -192,12 +196,16 @@ def test_g5_a_run_that_sleeps_gives_back_its_place(client: Client):
             run.result(TIMEOUT)
 
 
-def test_a_waiting_run_that_is_ended_cleans_up(client: Client):
+def test_a_waiting_run_that_is_ended_cleans_up(store_clock: VirtualClock, client: Client):
+    store_clock.add(client)
     cancelled = client.submit(asleep_with_clean_up, 1)
-    late = client.submit(asleep_with_clean_up, 2, deadline="1s")
+    late = client.submit(asleep_with_clean_up, 2, deadline="30m")
+    for run in (cancelled, late):
+        eventually(lambda run=run: run.status() is RunState.WAITING, 60)
+    store_clock.move("31m")  # past the deadline, and not past the sleep
     with pytest.raises(RunTimedOut):
         late.result(TIMEOUT)
-    eventually(lambda: cancelled.status() is RunState.WAITING, 60)
+    assert cancelled.status() is RunState.WAITING
     cancelled.cancel()
     with pytest.raises(RunCancelled):
         cancelled.result(TIMEOUT)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.support.beside import opened
 
 from locktender import Client, LeaseLost, embedded, flow, step
 from locktender.base.clock import SECOND, ManualClock
@@ -80,7 +79,7 @@ def using() -> int:
 def lose_slots(engine: Client, path: Path) -> None:
     with (
         engine.slots("db", lease="1s") as held,
-        closing(sqlite3.connect(path, isolation_level=None)) as foreign,
+        opened(path) as foreign,
     ):
         foreign.execute("BEGIN IMMEDIATE")
         assert held.lost.wait(60)

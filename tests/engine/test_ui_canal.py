@@ -28,7 +28,7 @@ LATELY = [
         (MOST_RUNS, NOW - 15 * SECOND, RunRates(4, 0, 8, 4)),
     ],
 )
-def test_rates_are_of_the_last_minute_or_of_the_time_that_was_read(
+def test_rates_are_of_the_last_minute_or_of_the_time_read(
     read: int, oldest_at: int, found: RunRates
 ):
     assert rates(Traffic(NOW, [], LATELY, read, oldest_at)) == found

@@ -165,7 +165,7 @@ async def test_failed_lately_is_ordered_by_the_end(pages: Pages, monkeypatch: py
     assert re.findall(r'class="id" href="/runs/(\w+)"', page) == [ended[0], ended[2]]
 
 
-async def test_a_gate_has_the_same_rate_in_the_picture_and_in_the_table(
+async def test_a_gate_has_the_same_rate_in_the_picture_and_the_table(
     pages: Pages, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     async def passed(self: SharedReadings, now: int) -> dict[str, float]:

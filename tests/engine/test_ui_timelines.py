@@ -67,7 +67,7 @@ async def test_a_client_that_disconnects_cancels_no_other(drawing: Drawing):
     assert drawing.begun == ["a"]
 
 
-async def test_few_are_begun_ahead_and_all_that_are_asked_for_are_drawn(drawing: Drawing):
+async def test_few_are_begun_ahead_and_all_asked_for_are_drawn(drawing: Drawing):
     shared = Timelines()
     for number in range(MOST_BEGUN + 3):
         shared.begin(CORE, ended(f"run {number}"), LARGE)

@@ -87,5 +87,5 @@ def test_who_has_no_login_is_not_called_http():
         (7, "7"),
     ],
 )
-def test_text_of_users_is_shown_without_controls_and_turned_direction(text: object, shown: str):
+def test_text_of_users_has_no_controls_and_no_turned_direction(text: object, shown: str):
     assert clean(text) == shown

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from tests.steps import client_flows as flows
+from tests.support.beside import opened
 from tests.support.cli_harness import locktender, output_of, started
 from tests.support.worlds import graph, run_row, step, worker_row
 
@@ -191,10 +190,9 @@ def test_a_dead_holder_of_a_pool_is_shown_as_one(tmp_path: Path):
         eventually(lambda: sum(each.state == "running" for each in run.tasks()) == 2)
         [first, *_] = run.tasks()
         # as a worker's death leaves it: the slots are kept for the pool's own lease
-        with closing(sqlite3.connect(url)) as file:
+        with opened(url) as file:
             row = (first.id, 7, "db", 1, 4 * 10**15, "gone")
             file.execute("INSERT INTO linger VALUES (?, ?, ?, ?, ?, ?)", row)
-            file.commit()
         info = locktender("pools", "info", "db", "--url", str(url), "--json", cwd=tmp_path).data
         shown = locktender("pools", "info", "db", "--url", str(url), cwd=tmp_path).out
         flows.GATE.set()

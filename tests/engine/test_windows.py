@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sqlite3
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from tests.support.beside import opened
 
 from locktender import RunFailed, RunState, StepError, TaskState, flow, step
 from locktender.testing import Engines, Overlap, eventually, recording
@@ -98,9 +98,8 @@ def test_a1_items_start_as_others_end_and_the_successor_once(
     tasks = [task for task in run.tasks() if task.name == "gated"]
     assert [task.index for task in tasks] == [0, 1, 2, 3, 4]  # all rows are there from the start
     assert [task.state for task in tasks] == ["running"] * 3 + ["requested"] * 2
-    with sqlite3.connect(make_engine.path) as db:
+    with opened(make_engine.path) as db:
         inputs = [row[0] for row in db.execute("SELECT input FROM task WHERE idx >= 0 ORDER BY id")]
-    db.close()
     assert all(str(gate) in bytes(sent).decode() for gate, sent in zip(gates, inputs, strict=True))
 
     for ended, begun in ((1, 4), (0, 5)):
@@ -231,9 +230,8 @@ def test_a5_items_share_their_context(make_engine: Engines):
 
     assert run.result("110s") == sum(range(10_000)) + 10_000 * 50_000
     assert resident() - before < 120 << 20
-    with sqlite3.connect(make_engine.path) as db:
+    with opened(make_engine.path) as db:
         (inputs,) = db.execute("SELECT sum(length(input)) FROM task WHERE idx >= 0").fetchone()
-    db.close()
     assert inputs < 10_000 * 100
     files = [make_engine.path, make_engine.path.with_name(make_engine.path.name + "-wal")]
     assert sum(file.stat().st_size for file in files if file.exists()) < 60 << 20

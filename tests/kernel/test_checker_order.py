@@ -170,7 +170,7 @@ def test_the_tasks_of_a_paused_run_are_not_bypassed():
     assert found(story) == ["bypass"]
 
 
-def test_a_cached_waiter_stands_in_no_line_until_its_key_was_looked_up():
+def test_a_cached_waiter_is_in_no_line_until_its_key_is_known():
     """A new leader looks it up after its first commit."""
     for first_cycle, expected in ((True, []), (False, ["bypass"])):
         story = HistoryWriter(cached=CACHED, narrow=NARROW)

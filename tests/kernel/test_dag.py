@@ -106,7 +106,7 @@ def test_e4_a_task_is_asked_for_when_its_own_inputs_are_ready():
     assert way.asked[3:] == [("after_both", -1)]
 
 
-def test_what_happens_in_a_run_changes_nothing_for_another_run_of_the_same_graph():
+def test_a_run_changes_nothing_for_another_of_the_same_graph():
     flow = graph(
         step("rows", over=Const(0), args=(Item(),)),
         step("each", over=Output(0), args=(Item(),), when=Not(Truthy(Const(0)))),

@@ -341,7 +341,7 @@ def test_a_map_of_few_items_is_expanded_at_once():
     assert len(rows.open()) == 42
 
 
-def test_items_in_order_that_were_held_up_are_asked_for_in_slices():
+def test_items_in_order_that_were_held_up_come_in_slices():
     flow = graph(items("a"), items("b", Output(0), in_order=True))
     rows = Rows(flow, [b"[1,2,3,4,5]"], slices=2)
     rows.expand()

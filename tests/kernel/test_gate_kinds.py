@@ -1,4 +1,4 @@
-"""Every kind of gate has its rows, its text, its checker rule and its scenario, and they work together."""
+"""Every kind of gate has its types, its text, its checker rule and its scenario, and they work together."""
 
 from __future__ import annotations
 
@@ -33,9 +33,31 @@ def test_a_kind_that_lacks_its_parts_is_refused():
     assert "gate kind 'budget' has no text" in done.stderr
     assert "gate kind 'budget' has no checker rule" in done.stderr
     assert "gate kind 'budget' has no scenario" in done.stderr
+    assert "gate kind 'budget' has no family in the UI" in done.stderr
+    assert "gate kind 'budget' has no text in the UI" in done.stderr
 
 
-def test_a_kind_of_tasks_that_the_checker_does_not_know_is_refused():
+def test_a_kind_without_its_types_is_refused():
+    done = run_check("from locktender.kernel.gates import KINDS; del KINDS['tag']")
+    assert done.returncode == 1
+    assert "gate kind 'tag' has no rule and state types" in done.stderr
+
+
+def test_a_gate_that_no_kind_names_is_refused(tmp_path: Path):
+    """Though nothing imports its module."""
+    (tmp_path / "budget.py").write_text(
+        "from locktender.kernel.gates.protocol import SlotGate\n\n\n"
+        "class BudgetGate(SlotGate):\n    KIND = 'budget'\n"
+    )
+    done = run_check(
+        f"from locktender.kernel import gates; gates.__path__.append({str(tmp_path)!r})"
+    )
+    assert done.returncode == 1
+    assert "locktender.kernel.gates.budget.BudgetGate is the gate of no kind" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_kind_of_tasks_unknown_to_the_checker_is_refused():
     done = run_check(
         "from locktender.kernel.explain import TASK_TEXTS; TASK_TEXTS['budget'] = TASK_TEXTS['pool']"
     )

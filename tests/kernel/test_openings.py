@@ -85,7 +85,7 @@ def test_never_and_paused_come_with_the_fix(rule: PoolRule, text: str):
     assert [each.text for each in opens(stage, stage.submit(consts=numbers(1)))] == [text]
 
 
-def test_never_behind_others_names_the_least_limit_with_which_it_can_start():
+def test_never_behind_others_names_the_least_limit_to_start():
     few = graph(items(pools=needs(db=1)), flow="few")
     stage = Stage(pools(db=PoolRule(2)), few, graph(items(pools=needs(db=3))), worker=ANY)
     stage.submit("few", consts=numbers(6))

@@ -561,7 +561,7 @@ def test_a_wait_is_told_once_per_gate_with_its_numbers():
     assert [{name: each[name] for name in told} for each in waits] == [told]
 
 
-def test_a_wait_is_charged_to_the_pause_of_a_pool_while_it_is_paused():
+def test_a_wait_at_a_paused_pool_is_charged_to_its_pause():
     """Given tasks of two kinds of lanes that wait at a full pool before it is paused."""
     rule = PoolRule(2)
     flow = graph(step("a", pools=needs(db=2)), step("b", pools=needs(db=1)))

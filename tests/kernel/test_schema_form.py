@@ -39,7 +39,7 @@ class Defaulted(msgspec.Struct):
     which: Literal["x", "y"] | None = "y"
 
 
-def test_defaults_beside_a_reference_or_a_choice_of_types_are_shown():
+def test_defaults_beside_a_reference_or_a_choice_are_shown():
     fields = form_fields(msgspec.json.schema(Defaulted))
     assert {each.label: each.value for each in fields} == {
         "note": "as always",

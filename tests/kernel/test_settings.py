@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.support.inherited import settings_above
 
 from locktender.base.config import Settings, load
 from locktender.base.errors import InvalidSettings
@@ -520,3 +521,18 @@ def test_without_a_file_no_toml_parser_is_imported(tmp_path: Path):
     )
 
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("locktender.toml", ""), ("pyproject.toml", "[tool.locktender]\n")],
+)
+def test_settings_above_the_temporary_folder_are_found(tmp_path: Path, name: str, text: str):
+    """Else they would apply to every command that a test runs."""
+    folder = tmp_path / "not made yet" / "tmp"
+    write(tmp_path, "[tool.other]\n", "pyproject.toml")
+    assert settings_above(folder) is None
+    path = write(tmp_path, text, name)
+    assert str(path) in (settings_above(folder) or "")
+    write(tmp_path, "grace =", "locktender.toml")
+    assert "is not valid TOML" in (settings_above(folder) or "")

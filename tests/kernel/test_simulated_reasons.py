@@ -137,7 +137,7 @@ def test_h3_a_pause_is_charged_to_those_who_wait_already():
     assert _waits(sim, "task") == [{"pool:db": 16, "paused:db": 4}]
 
 
-def test_h3_a_pause_of_all_runs_is_charged_to_those_that_wait_already():
+def test_h3_a_pause_of_all_runs_is_charged_to_those_that_wait():
     sim = world(took=20 * SECOND, rules={("runs", ""): {"limit": 1}})
     for _ in range(2):
         sim.submit(graph(items()), consts=numbers(1))
@@ -149,7 +149,7 @@ def test_h3_a_pause_of_all_runs_is_charged_to_those_that_wait_already():
     assert _waits(sim, "run") == [{"runs:max_concurrent_runs": 16, "paused:max_concurrent_runs": 4}]
 
 
-def test_h3_a_pause_of_a_tag_is_charged_to_those_that_wait_already():
+def test_h3_a_pause_of_a_tag_is_charged_to_those_that_wait():
     one = {"key": "team", "value": "red", "limit": 1}
     sim = world(took=20 * SECOND, rules={("tag", "team=red"): one})
     for _ in range(2):

@@ -44,7 +44,7 @@ def test_h1_steps_in_line_take_places_in_their_order(line: list[str], seconds: i
     assert reason.estimate_us == pytest.approx(seconds * SECOND, rel=0.01)
 
 
-def test_h1_the_fewer_durations_were_seen_the_wider_is_the_answer():
+def test_h1_the_fewer_durations_were_seen_the_wider_the_answer():
     def width(seen: int) -> float:
         durations = (10 * SECOND,) * seen
         found = estimate([Holding(0, durations)], [Line(10, durations)], 1, 1)
@@ -56,7 +56,7 @@ def test_h1_the_fewer_durations_were_seen_the_wider_is_the_answer():
 
 
 @pytest.mark.parametrize("turns", [range(700), reversed(range(700))])
-def test_h1_rows_that_share_plays_have_the_waits_that_each_has_alone(turns: Iterable[int]):
+def test_h1_rows_that_share_plays_have_the_waits_of_each_alone(turns: Iterable[int]):
     durations = tuple(n * SECOND for n in range(1, 60))
     holding = [Holding(n * SECOND, durations) for n in (1, 5, 30, 70)]
     shared = SharedPlays()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.support.cluster import Cluster
+from tests.support.leases import KEPT
 from tests.support.sampled import one_store
 
 from locktender import Run, RunFailed
@@ -38,7 +39,7 @@ def failure(run: Run[Any]) -> str:
 def test_b7_every_deadline_is_stored_and_named(cluster: Cluster, overlap: Overlap):
     settings: dict[str, Any] = {"dispatch_deadline": "4s", **QUICK}
     first = cluster.server(**settings).ready()
-    cluster.worker(STEPS_FILE).ready()
+    cluster.worker(STEPS_FILE, **KEPT).ready()
     client = cluster.client()
     client.limits.set_max_concurrent_runs(-1)
     client.limits.set_tag("lane", "one", limit=1)
@@ -82,7 +83,7 @@ def test_b7_every_deadline_is_stored_and_named(cluster: Cluster, overlap: Overla
 def test_e5_queue_timeouts_name_the_gate(cluster: Cluster, overlap: Overlap):
     settings: dict[str, Any] = {"queue_timeout": "4s", **QUICK}
     first = cluster.server(**settings).ready()
-    cluster.worker(STEPS_FILE).ready()
+    cluster.worker(STEPS_FILE, **KEPT).ready()
     client = cluster.client()
     client.pools.set("shut", limit=-1)
     client.pools.pause("shut")

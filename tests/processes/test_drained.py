@@ -18,7 +18,7 @@ from locktender.worker.executors.sources import load
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 FILE = Path(__file__).parents[1] / "steps" / "stuck_steps.py"
 steps: Any = load(source(FILE))
-SHORT_LEASE: dict[str, Any] = {"worker_lease": "5s", "heartbeat": "500ms"}
+SHORT_LEASE: dict[str, Any] = {"worker_lease": "12s", "heartbeat": "500ms"}
 MAX_ABANDONS = 3
 
 

@@ -67,8 +67,8 @@ def engine_settings(how: str, executor: str) -> dict[str, Any]:
             "grace": "0s",
             "process_permits": 1,
             **KEPT,
-            "worker_lease": "4s",
-            "stall_grace": "3s",
+            "worker_lease": "10s",
+            "stall_grace": "5s",
         }
     return {"grace": "0s", "process_permits": 1, **KEPT}
 

@@ -48,9 +48,7 @@ def bounds() -> list[tuple[int, int]]:
 
 @only_linux("a bound of open files that every process may raise")
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
-def test_a_worker_raises_its_own_bound_of_open_files_and_not_its_childrens(
-    cluster: Cluster, tmp_path: Path
-):
+def test_a_worker_raises_its_bound_of_open_files_for_itself_only(cluster: Cluster, tmp_path: Path):
     file = tmp_path / "bounded_steps.py"
     file.write_text(STEPS)
     cluster.worker(file, lead=True, program=STARTED_WITH_FEW).ready()

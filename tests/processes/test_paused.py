@@ -25,7 +25,7 @@ from locktender.testing import Overlap, eventually, load_history
 from locktender.testing.overlap import alive
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
-PAUSED: dict[str, str] = {"worker_lease": "4s", "heartbeat": "500ms"}
+PAUSED: dict[str, str] = {"worker_lease": "12s", "heartbeat": "500ms"}
 """Of one that is stopped past its lease: what it has started must end by itself."""
 
 
@@ -42,7 +42,8 @@ def test_b12_a_paused_worker_wakes_up_without_its_tasks(
     """Its bodies overlap with their successors for as long as it takes to notice; that is reported."""
     latch = tmp_path / "latch"
     client = cluster.client()
-    cluster.server(stall_grace="1s").ready()
+    # Its child ends at the deadline; what follows may start when this has passed, too.
+    cluster.server(stall_grace="5s").ready()
     labels = {"where": "apart"}
     paused = cluster.worker(STEPS_FILE, labels=labels, **PAUSED).ready()
     run = client.submit(steps.apart, str(latch))

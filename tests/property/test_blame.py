@@ -171,7 +171,7 @@ def test_h3_a_wait_is_charged_to_holders_of_fitting_workers():
     assert other not in to
 
 
-def test_h3_runs_are_charged_for_what_they_hold_and_not_for_others():
+def test_h3_runs_are_charged_only_for_what_they_hold():
     """Twenty runs hold a permit each and eight are named: each of them is charged a twentieth."""
     sim = world(took=1_000_000, workers=0, rules={("runs", ""): {"limit": -1}})
     sim.add_worker("w", {"thread": 20})

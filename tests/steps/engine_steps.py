@@ -252,7 +252,7 @@ def _own_state(store: str) -> str:
 
     job = current()
     assert job is not None
-    with sqlite3.connect(f"file:{store}?mode=ro", uri=True) as db:
+    with sqlite3.connect(f"file:{store}?mode=ro", uri=True, timeout=60) as db:
         (state,) = db.execute("SELECT state FROM task WHERE id = ?", (job.task,)).fetchone()
     db.close()
     return state

@@ -142,6 +142,15 @@ def overstay(seconds: float) -> str:
 
 
 @body()
+def end_on_go() -> int:
+    """Ends when the test says so."""
+    leave_a_file()
+    while not (here().workdir / "go").exists():
+        time.sleep(0.002)
+    return 42
+
+
+@body()
 async def overstay_async(seconds: float) -> str:
     time.sleep(seconds)  # noqa: ASYNC251 — the loop is held: no timer ends it
     return "late"

@@ -180,7 +180,7 @@ async def test_a_store_is_closed_while_its_first_write_waits(tmp_path: Path) -> 
     await made.close()
 
 
-async def test_a_file_that_does_not_exist_is_made_for_a_command_that_writes(tmp_path: Path) -> None:
+async def test_a_missing_file_is_made_for_a_command_that_writes(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "locktender.db")
     await store.open(migrates=False, brief=True)
     run = await submitted(store)

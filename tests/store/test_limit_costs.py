@@ -38,7 +38,7 @@ async def told(leader: SceneLeader, clock: ManualClock, times: int, holder: int 
         await leader.commit(events=[RunEvents(NOBODY, [held, cost])])
 
 
-async def test_a_holder_whose_part_is_nothing_is_forgotten_with_the_others(tmp_path: Path) -> None:
+async def test_a_holder_without_a_part_is_forgotten_with_the_others(tmp_path: Path) -> None:
     clock = ManualClock()
     store = SqliteStore(tmp_path / "costs.db", clock)
     await store.open()

@@ -7,13 +7,13 @@ field of the JSON within. `WRONG_KEYS` has the keys by which rows are found.
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import asyncpg
 import msgspec
+from tests.support.beside import opened
 
 SHIFT = 1 << 20
 KEYS = {
@@ -79,11 +79,8 @@ class Injector:
     def query(self, text: str, *params: Any) -> list[tuple[Any, ...]]:
         """`text` has `?` for parameters, and `{}` before each table's name."""
         if not self._url.startswith("postgres"):
-            db = sqlite3.connect(self._url, isolation_level=None, timeout=30)
-            try:
+            with opened(self._url) as db:
                 return db.execute(text.replace("{}", ""), params).fetchall()
-            finally:
-                db.close()
         return asyncio.run(self._query(text.replace("{}", "locktender."), params))
 
     async def _query(self, text: str, params: tuple[Any, ...]) -> list[tuple[Any, ...]]:

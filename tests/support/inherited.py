@@ -1,8 +1,8 @@
 """What a test run inherits from the shell that starts it, made the same everywhere.
 
 A background shell ignores SIGINT, a service has another umask, a developer has
-LOCKTENDER_URL, a proxy or PGHOST set. None of it may change a verdict. Processes
-that tests start inherit what is set here.
+LOCKTENDER_URL, a proxy or PGHOST set, or a settings file above the temporary folder.
+None of it may change a verdict. Processes that tests start inherit what is set here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,10 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
+
+from locktender.base import settings_files
+from locktender.base.errors import InvalidSettings
 
 KEPT = {
     "LOCKTENDER_TEST_POSTGRES",  # names the server that tests of PostgreSQL use
@@ -20,12 +24,17 @@ KEPT = {
     "PYTHONDONTWRITEBYTECODE",
     "PYTHONPYCACHEPREFIX",
 }
-PREFIXES = ("LOCKTENDER_", "PYTHON", "PG", "OTEL_", "LC_")
+PREFIXES = (
+    *("LOCKTENDER_", "PYTHON", "PG", "OTEL_", "LC_"),
+    *("AWS_", "GOOGLE_", "KUBERNETES_SERVICE_", "RAY_", "SLURM_"),
+)
 PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
 NAMES = {
     "LANGUAGE",
     *("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "PY_COLORS", "COLORTERM"),
-    *("COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "CI", "GITHUB_ACTIONS"),
+    *("COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "CI", "GITHUB_ACTIONS", "SHELL"),
+    *("KUBECONFIG", "STORAGE_EMULATOR_HOST", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"),
+    *("DJANGO_SETTINGS_MODULE", "FORWARDED_ALLOW_IPS", "WEB_CONCURRENCY"),
 }
 OF_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 """Ignored by every Python process."""
@@ -42,6 +51,24 @@ def reset() -> None:
     os.environ |= {"TZ": "UTC", "LANG": "C.UTF-8", "TERM": "xterm"}
     time.tzset()
     os.umask(0o022)
+
+
+def settings_above(folder: Path) -> str | None:
+    """Why no tests can run in this temporary folder; None: they can.
+
+    A command takes the nearest settings file upwards of where it is run.
+    """
+    there = next(each for each in (folder, *folder.parents) if each.is_dir())
+    try:
+        found = settings_files.nearest(there)
+    except InvalidSettings as error:
+        return f"tests cannot run in the temporary folder {folder}: {error}"
+    if found is None:
+        return None
+    return (
+        f"the settings in {found.path} would apply to tests in the temporary folder {folder}."
+        " Remove them, or set TMPDIR or --basetemp to another folder."
+    )
 
 
 def _signals() -> None:

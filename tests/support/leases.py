@@ -7,10 +7,9 @@ test ends the lease in the store, as if its time had passed.
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from typing import Any
 
+from tests.support.beside import opened
 from tests.support.cluster import ClusterNode
 
 from locktender.testing.postgres_server import execute, run
@@ -23,7 +22,6 @@ KEPT: dict[str, Any] = {
     "leader_renew": "500ms",
 }
 """Nobody loses these, however busy the machine is."""
-BUSY_SECONDS = 60.0
 
 
 def lapse(url: str, *nodes: ClusterNode | EngineProcess) -> None:
@@ -42,5 +40,5 @@ def _update(url: str, table: str, change: str) -> None:
     if "://" in url:
         run(execute(url, f"UPDATE locktender.{table} SET {change}"))
         return
-    with closing(sqlite3.connect(url, timeout=BUSY_SECONDS, isolation_level=None)) as db:
+    with opened(url) as db:
         db.execute(f"UPDATE {table} SET {change}")

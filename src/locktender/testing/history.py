@@ -63,27 +63,36 @@ class Read(NamedTuple):
 
 
 def load_history(
-    source: Source, *, slack_us: int = SLACK_US, rejections: Sequence[Rejection] = ()
+    source: Source,
+    *,
+    slack_us: int = SLACK_US,
+    unheard_us: int = UNHEARD_US,
+    rejections: Sequence[Rejection] = (),
 ) -> History:
     """All events of a store with the graphs they refer to; *complete* where nothing is active in it.
 
     slack_us    how far instants of two processes may contradict each other; default 50,000
+    unheard_us  how long a leader may not have read what others did, in reasons; default 5,000,000
     rejections  submissions that were refused, as the test saw them; default none
     """
-    return _history(_read(source), slack_us, rejections)
+    return _history(_read(source), slack_us, unheard_us, rejections)
 
 
 def check_history(
-    source: Source, *, slack_us: int = SLACK_US, rejections: Sequence[Rejection] = ()
+    source: Source,
+    *,
+    slack_us: int = SLACK_US,
+    unheard_us: int = UNHEARD_US,
+    rejections: Sequence[Rejection] = (),
 ) -> History:
     """Judges everything an engine has done so far. Raises `HistoryViolated` with what it finds.
 
     Works beside a live engine and after it. Where nothing is active, every run
     must have ended and nothing may be held. The rows and the counters must say
-    what the history says. The options are those of `load_history`: `slack_us`, `rejections`.
+    what the history says. The options are those of `load_history`.
     """
     read = _read(source)
-    history = _history(read, slack_us, rejections)
+    history = _history(read, slack_us, unheard_us, rejections)
     replayed = replay(history, RULES)
     found = [*replayed.violations, *_disagreements(read, replayed.world.used)]
     if found:
@@ -95,14 +104,16 @@ def url_of(source: Source) -> str:
     return source.settings.url if isinstance(source, Client) else os.fspath(source)
 
 
-def _history(read: Read, slack_us: int, rejections: Sequence[Rejection]) -> History:
+def _history(
+    read: Read, slack_us: int, unheard_us: int, rejections: Sequence[Rejection]
+) -> History:
     return History(
         events=read.events,
         graphs=read.graphs,
         rejections=rejections,
         complete=read.idle,
         slack_us=slack_us,
-        unheard_us=UNHEARD_US,
+        unheard_us=unheard_us,
         checked=read.checked,
         thinned=read.thinned,
     )

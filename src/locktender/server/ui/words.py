@@ -49,6 +49,7 @@ GATE_TEXTS = {
     "rate": "rate of {}",
     "throttle": "throttle {}",
     "paused": "paused {}",
+    "pause": "a pause",
     "window": "window of {}",
     "run": "parallel steps of the run",
     "event": "event {}",
