@@ -17,7 +17,7 @@ from tests.support.server_harness import until
 from locktender import connect_async, embedded_async
 from locktender.base.events import HISTORY, NOBODY, EventRow
 from locktender.observe import forgetting, history_reading
-from locktender.observe.checkpoint import audit, marks, take
+from locktender.observe.checkpoint import audit, marks, write_checkpoint
 from locktender.observe.forgetting import Forget, forget
 from locktender.store.protocol import EventFilter, Store
 
@@ -157,7 +157,7 @@ async def test_a_violation_is_found_again_by_the_next_audit(tmp_path: Path) -> N
     await forget(store, Forget(await store.now() + 1, "ops", force=True))
     third = await audit(store)
     assert third.violations == []
-    assert (await take(store, "ops")).violations == 0
+    assert (await write_checkpoint(store, "ops")).violations == 0
     await store.close()
 
 

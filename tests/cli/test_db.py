@@ -23,7 +23,7 @@ from locktender.leader.retention import (
     PruneSlices,
     Retention,
 )
-from locktender.observe.checkpoint import marks, take
+from locktender.observe.checkpoint import marks, write_checkpoint
 from locktender.store.postgres import PostgresStore
 from locktender.store.postgres.session import SUBMITTERS
 from locktender.store.protocol import EventFilter, RunFilter
@@ -224,7 +224,7 @@ async def test_retention_prunes_by_itself_what_was_checked(url: str) -> None:
     checks: list[int] = []
 
     async def check(_before: int) -> bool:
-        checks.append((await take(store, "leader")).seq)
+        checks.append((await write_checkpoint(store, "leader")).seq)
         return True
 
     off = Retention(store, Settings(url=url), "leader", clock=clock, check=check)
@@ -284,7 +284,7 @@ async def test_retention_goes_on_while_there_is_more(tmp_path: Path) -> None:
     clock = ManualClock()
 
     async def check(_before: int) -> bool:
-        return bool(await take(store, "leader"))
+        return bool(await write_checkpoint(store, "leader"))
 
     settings = Settings(url=url, retention_us=2)
     retention = Retention(store, settings, "leader", clock=clock, check=check)

@@ -12,7 +12,7 @@ from tests.support.db_stores import LARGE, big, build, fill, judged, numbers, st
 
 from locktender import embedded_async
 from locktender.base.errors import InvalidInput, StoreError
-from locktender.observe.checkpoint import take
+from locktender.observe.checkpoint import write_checkpoint
 from locktender.store.copy_tables import TABLES
 from locktender.store.copying import check_source, copy
 from locktender.store.open import place_for
@@ -114,7 +114,7 @@ async def test_numbers_a_young_server_would_give_again_are_given_anew(
     ids = await every_kind_of_work(str(source), tmp_path)
     store = store_at(str(source))
     await store.open()
-    checkpoint = await take(store, "ops")
+    checkpoint = await write_checkpoint(store, "ops")
     pruned = await store.prune(Prune(await store.now(), checkpoint.seq, "ops", below=3))
     assert pruned.runs == 2
     await store.close()

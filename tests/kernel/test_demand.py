@@ -62,7 +62,7 @@ def test_room_is_what_present_workers_take_in_a_moment():
     workers = worker_set(worker_row("w", permits={"async": 10}, claim=4))
     worker = workers.by_id["w"]
     for _ in range(4):
-        workers.take(worker, "async", offered=True)
+        workers.claim_permit(worker, "async", offered=True)
     assert worker.room("async")[0] == 0  # it has as many offers as it claimed, and will answer
 
     [want] = demand_of(workers, {requirement(): WaitingTasks(9, 0)}).wants

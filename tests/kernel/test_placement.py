@@ -31,7 +31,7 @@ def fill(
         worker = on.pick(requirement)
         if worker is None:
             break
-        on.take(worker, requirement.executor, offered=offered)
+        on.claim_permit(worker, requirement.executor, offered=offered)
         placed.append(worker.id)
     return placed
 

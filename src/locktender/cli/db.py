@@ -300,14 +300,14 @@ def checkpoint(
     """Check the history and store the result, as retention does before it prunes."""
     from locktender.base import names
     from locktender.cli.arguments import whole
-    from locktender.observe.checkpoint import Checkpoint, take
+    from locktender.observe.checkpoint import Checkpoint, write_checkpoint
     from locktender.observe.forgetting import thin_out
 
     until = names.count(whole(before, "before"), "before", minimum=0, maximum=2**62)
     with shell.read() as reading:
 
         async def work() -> Checkpoint:
-            found = await take(reading.store, reading.core.who)
+            found = await write_checkpoint(reading.store, reading.core.who)
             while until and await thin_out(reading.store, until, found.seq, reading.core.who):
                 pass
             return found

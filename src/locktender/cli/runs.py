@@ -281,7 +281,7 @@ Reason = Annotated[
     str, typer.Option("--reason", metavar="TEXT", help="Kept in the history, shown by why.")
 ]
 ACTIVE = ("waiting", "queued", "running", "cancelling", "held")
-AGAIN = ("failed", "cancelled", "timed_out")
+RETRIED_STATES = ("failed", "cancelled", "timed_out")
 
 
 def cancel(
@@ -336,7 +336,9 @@ def retry(
     with shell.connect() as client:
         if from_step is None and with_args is None:
             chosen = choose(client, "retry", run, status, tag, flow)
-            if not proceeds(shell, client, chosen, "retry", AGAIN, dry_run=dry_run, yes=yes):
+            if not proceeds(
+                shell, client, chosen, "retry", RETRIED_STATES, dry_run=dry_run, yes=yes
+            ):
                 return
             again = client.runs.retry(chosen.runs, **chosen.filters())
         else:

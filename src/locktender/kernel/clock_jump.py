@@ -156,7 +156,7 @@ def restore(
     for gates in scheduler.ledger.slot_gates.values():
         for gate in gates:
             gate.bound_debt(now)
-    Pauses(scheduler.ledger, scheduler.commit_builder).tell_lifted()
+    Pauses(scheduler.ledger, scheduler.commit_builder).record_lifted()
     if behind:
         # By no less than that: how long there was no leader is not known.
         _record_jump(scheduler, {"by_us": -behind, "about": True})

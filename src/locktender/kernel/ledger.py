@@ -270,7 +270,7 @@ class Ledger(RunLedger):
             offered = not worker.local or not (
                 only or self.workers.alone(worker, self._requirement(task.lane))
             )
-            self.workers.take(worker, task.spec.executor, offered=offered)
+            self.workers.claim_permit(worker, task.spec.executor, offered=offered)
             if offered:
                 self.offers[task.id] = task
             task.run.in_flight += 1
@@ -319,7 +319,9 @@ class Ledger(RunLedger):
             self.offers[task.id] = task
         worker = self.workers.by_id.get(task.worker or "")
         if worker is not None:
-            self.workers.take(worker, task.spec.executor, offered=task.state == TaskState.SCHEDULED)
+            self.workers.claim_permit(
+                worker, task.spec.executor, offered=task.state == TaskState.SCHEDULED
+            )
             if worker.unanswered and task.state == TaskState.SCHEDULED:
                 worker.trial = task.id
             if task.spec.affinity is not None:

@@ -174,7 +174,7 @@ class _Walk:
             if worker is None:
                 self.taken[gate] += 1
             else:
-                self._ledger.workers.take(worker, gate.requirement.executor, offered=True)
+                self._ledger.workers.claim_permit(worker, gate.requirement.executor, offered=True)
                 self._placed.append((worker, gate.requirement.executor))
         if self._queue.reserved.get(lane) is task:
             self._served.add(lane)

@@ -63,7 +63,7 @@ class Pauses:
                     self._record(run.row, before, "paused", "resumed")
                     self._go_on(run, now)
             elif not paused and not pauses_of(before, run.row):
-                self._tell_lifted(run)
+                self._record_if_ending(run)
         for seq in before.paused_runs.keys() ^ limits.paused_runs.keys():
             if (head := self._ledger.heads.get(seq)) is not None:
                 if seq in limits.paused_runs:
@@ -98,13 +98,13 @@ class Pauses:
             self._record_lifted(run, "paused", why)
             self._go_on(run, now)
 
-    def tell_lifted(self) -> None:
+    def record_lifted(self) -> None:
         """A new leader: pauses may have come into force with its term."""
         for run in self._ledger.runs.values():
             if not run.paused:
-                self._tell_lifted(run)
+                self._record_if_ending(run)
 
-    def _tell_lifted(self, run: RunEntry) -> None:
+    def _record_if_ending(self, run: RunEntry) -> None:
         """Of a run that is ending its clean-up goes on: the history says why."""
         if run.row.kind == "flow" and pauses_of(self._ledger.limits, run.row):
             why = "deadline" if run.row.verdict == RunState.TIMED_OUT else "cancelled"

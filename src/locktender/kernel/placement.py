@@ -288,7 +288,7 @@ class WorkerSet:
                 best, most_vacant = worker, vacant
         return best or silent
 
-    def take(self, worker: Worker, executor: str, *, offered: bool) -> None:
+    def claim_permit(self, worker: Worker, executor: str, *, offered: bool) -> None:
         worker.used += 1
         worker.used_by[executor] = worker.used_by.get(executor, 0) + 1
         worker.assigned += 1

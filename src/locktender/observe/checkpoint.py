@@ -218,7 +218,7 @@ async def _batches_pruned(store: Store) -> int:
     return (await marks(store)).batches
 
 
-async def take(store: Store, who: str, *, force: bool = False) -> Checkpoint:
+async def write_checkpoint(store: Store, who: str, *, force: bool = False) -> Checkpoint:
     """Checks the history and writes down what was found; `HistoryBroken` where it was not all kept.
 
     The finding is written either way. With `force` it counts as seen.

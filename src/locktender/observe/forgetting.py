@@ -22,7 +22,7 @@ import msgspec
 
 from locktender.base.clock import SECOND
 from locktender.base.events import HISTORY, NOBODY, Change, Event, unpack
-from locktender.observe.checkpoint import Checkpoint, HistorySums, add_up, take
+from locktender.observe.checkpoint import Checkpoint, HistorySums, add_up, write_checkpoint
 from locktender.store.protocol import EventFilter, RunFilter, Store, Thin
 from locktender.store.pruning import TERMINAL, Prune, sweep
 
@@ -213,7 +213,7 @@ async def forget(
     would = await _batches(store, forget, UNCHECKED, below, lambda _: None, dry_run=True)
     if forget.dry_run or not would.runs:
         return would
-    checkpoint = await take(store, forget.who, force=forget.force)
+    checkpoint = await write_checkpoint(store, forget.who, force=forget.force)
     done = await _batches(store, forget, checkpoint.seq, below, progress)
     while await thin_out(store, forget.before, checkpoint.seq, forget.who):
         pass

@@ -11,7 +11,7 @@ from locktender.observe.checker.rule import Rule, Watch
 from locktender.observe.checker.state import CheckedTask
 from locktender.observe.checker.world import HistoryState
 
-MANY = 1_000
+FORGET_OVER = 1_000
 """Beyond so many kept results those whose time has passed are forgotten, each time their number has doubled."""
 
 
@@ -26,7 +26,7 @@ class CacheHits(Rule):
         super().__init__(world, found)
         self.kept_results: dict[str, tuple[int, int, str, str]] = {}
         """By key: the task that made it, until when it is kept, its step and flow."""
-        self.many: int = MANY
+        self.forget_over: int = FORGET_OVER
 
     def watch(self, on: Watch) -> None:
         on.caches(self.cache)
@@ -52,11 +52,11 @@ class CacheHits(Rule):
         if task is not None and task.plan is not None and task.plan.node.cache is None:
             self.report(event, f"the result of task {task.id} is kept; its step is not cached.")
         self.kept_results[key] = event.task, until, step, flow
-        if len(self.kept_results) > self.many:
+        if len(self.kept_results) > self.forget_over:
             self.kept_results = {
                 name: each for name, each in self.kept_results.items() if each[1] > event.at
             }
-            self.many = max(MANY, 2 * len(self.kept_results))
+            self.forget_over = max(FORGET_OVER, 2 * len(self.kept_results))
 
     def complete(self, event: Event, task: CheckedTask) -> None:
         cached: dict[str, Any] | None = event.data.get("cached")
