@@ -126,7 +126,7 @@ class TestKeys:
         assert row.waits_for is None
         assert [entry.run.id for entry in await store.queue(10)] == [third.id]
 
-    async def test_a_replacement_that_ends_in_the_queue_leaves_the_key_to_the_replaced(
+    async def test_a_queued_replacement_that_ends_gives_the_key_back(
         self, world: StoreScene
     ) -> None:
         """The replaced run has not ended: a third must not find the key free beside it."""

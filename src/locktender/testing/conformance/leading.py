@@ -67,7 +67,7 @@ class TestLeading:
         [event] = await history(store)
         assert (event.subject, event.before, event.after, event.term) == ("leader", "", "a", 1)
 
-    async def test_a_lease_that_a_candidate_saw_pass_does_not_stand_still_with_the_clock(
+    async def test_a_lease_seen_to_pass_is_over_though_the_clock_stands(
         self, world: StoreScene
     ) -> None:
         """F6: the clock was set back, so by it the lease lasts on."""
@@ -362,7 +362,7 @@ class TestProvisioning:
         await store.provision(Provision(leader.term, gone=["a"]))
         assert list(await joined(store)) == ["b", "c"]
 
-    async def test_who_started_a_worker_may_say_that_it_ended_without_leading(
+    async def test_a_process_that_does_not_lead_may_report_a_worker_gone(
         self, world: StoreScene
     ) -> None:
         store, other = await world.open(), await world.open()

@@ -102,9 +102,7 @@ class TestQueueing:
         assert not found.lately[0].ended_at
         assert (found.read, found.oldest_at) == (3, min(each.queued_at for each in found.lately))
 
-    async def test_traffic_leaves_out_runs_of_which_nothing_happened_lately(
-        self, world: StoreScene
-    ) -> None:
+    async def test_traffic_leaves_out_runs_without_recent_events(self, world: StoreScene) -> None:
         store = await world.open()
         nothing = await store.traffic(0, 10)
         assert (nothing.lately, nothing.read, nothing.oldest_at) == ([], 0, 0)
@@ -119,7 +117,7 @@ class TestQueueing:
         assert (await store.traffic(0, 2, -SECOND, 3600 * SECOND)).lately == []
 
     @pytest.mark.parametrize("fair", [True, False])
-    async def test_a_line_counts_who_waits_beside_a_run_by_lane_and_priority(
+    async def test_a_line_counts_waiting_runs_by_lane_and_priority(
         self, world: StoreScene, fair: bool
     ) -> None:
         store = await world.open()
@@ -147,7 +145,7 @@ class TestQueueing:
         assert [each.older for each in line.groups] == [1]
         assert await store.beside(10**9, 100) is None
 
-    async def test_a_line_is_cut_where_too_many_take_turns_and_its_own_lane_comes_first(
+    async def test_a_line_of_too_many_lanes_is_cut_behind_its_own_lane(
         self, world: StoreScene
     ) -> None:
         store = await world.open()
@@ -329,7 +327,7 @@ class TestQueueing:
         assert await store.remove_unused(RemoveUnused(leader.term)) == 0
         assert [bucket.pool for bucket in (await store.load()).buckets] == ["later"]
 
-    async def test_orders_to_drain_of_workers_that_are_gone_are_tidied_away(
+    async def test_drain_orders_of_workers_that_are_gone_are_removed(
         self, world: StoreScene
     ) -> None:
         store = await world.open()

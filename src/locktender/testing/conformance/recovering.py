@@ -156,7 +156,7 @@ class TestRecovering:
         assert events.index(gone) < events.index(handed_back)
         assert await store.finish(Finish("w1", [End(*left, "completed", b"1")])) == [left]
 
-    async def test_what_a_worker_says_it_leaves_is_its_own_while_its_lease_lives(
+    async def test_a_drain_list_counts_only_after_the_lease_has_passed(
         self, world: StoreScene
     ) -> None:
         store = await world.open()
