@@ -39,7 +39,8 @@ SUBMITTED_AT_ONCE = 500
 FIVES = 4_000
 LIMITS = ((0.001, 1_000, None), (0.01, 500, None), (0.1, 100, 1.08))
 """Seconds of a body, how many of them, and the target of wall ÷ ideal."""
-PATIENCE = "300s"
+PATIENCE_SECONDS = 300
+PATIENCE = f"{PATIENCE_SECONDS}s"
 TICKS = 100
 
 
@@ -78,7 +79,8 @@ def fleet(url: str, workers: int, *settings: str) -> Iterator[Fleet]:
         )
         started.append(process)
         assert process.stdout is not None
-        process.stdout.readline()
+        if not process.stdout.readline():
+            raise RuntimeError(f"{command[0]} ended with {process.wait(30)} before it was ready")
         return process
 
     try:
@@ -165,12 +167,15 @@ def _singles(engine: Client, url: str, count: int = RUNS) -> float:
 
 async def _ended(url: str, at_least: int) -> int:
     """How many runs have ended, by the store's own counter: to count their rows took up to a fifth of a core."""
+    give_up = time.monotonic() + PATIENCE_SECONDS
     async with connected(url) as conn:
         while True:
             asked = time.monotonic()
             count: int = await conn.fetchval("SELECT closed FROM locktender.closed WHERE name = ''")
             if count >= at_least:
                 return count
+            if asked > give_up:
+                raise TimeoutError(f"{at_least - count} runs did not end in {PATIENCE_SECONDS} s")
             await asyncio.sleep(pause_after(time.monotonic() - asked))
 
 

@@ -107,6 +107,10 @@ BAD: dict[str, tuple[list[str], str]] = {
         ["pools", "set", "--limit=-1", "db"],
         "hint: Try: locktender pools set db -1",
     ),
+    "argument as an option, without the one before it": (
+        ["pools", "set", "--limit", "3"],
+        "hint: LIMIT is given without --limit",
+    ),
     "argument as an option, and more": (
         ["pools", "set", "db", "--limit", "3", "--rate", "5/s"],
         "hint: LIMIT is given without --limit",

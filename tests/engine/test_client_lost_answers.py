@@ -12,6 +12,7 @@ import pytest
 
 from locktender import RunFailed, StoreError, WaitTimeout, embedded_async, flow, step
 from locktender.base.errors import SchemaTooNew
+from locktender.client import run_waiter
 from locktender.client.core import Core
 from locktender.client.guard import ClientClosed
 from locktender.client.retrying import retry_runs
@@ -142,6 +143,33 @@ async def test_a_wait_is_over_in_time_while_the_store_is_away(
         with pytest.raises(WaitTimeout, match="queued"):
             await run.result(timeout="100ms")
         assert waits.is_set()
+        monkeypatch.undo()
+
+
+async def test_a_wait_is_over_in_time_while_the_store_does_not_answer(
+    url: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(run_waiter, "LAST_READ_SECONDS", 0.1)
+    async with embedded_async(url) as engine:
+        await engine.limits.pause()
+        run = await engine.submit(failing)
+        core = engine._core  # pyright: ignore[reportPrivateUsage]
+        row = await core.row(run.id)
+
+        async def hangs(*_: object) -> Any:
+            await asyncio.Event().wait()
+
+        async def once(_: str) -> Any:
+            monkeypatch.setattr(core.store, "run", hangs)
+            return row
+
+        monkeypatch.setattr(core.store, "run", once)
+        monkeypatch.setattr(core.store, "run_states", hangs)
+        async with asyncio.timeout(60):
+            with pytest.raises(WaitTimeout, match="queued"):
+                await run.result(timeout="100ms")
+            with pytest.raises(StoreError, match="does not answer"):
+                await run.result(timeout="100ms")
         monkeypatch.undo()
 
 

@@ -214,10 +214,10 @@ def _argument_meant(error: Any, context: typer.Context, arguments: Sequence[str]
     words = [each for each in arguments if each not in (option, f"{option}={value}")]
     if option in arguments:
         words.pop(arguments.index(option))  # the value, which stood behind it
-    if any(each.startswith("-") for each in words):
+    place = len(context.command_path.split()) - 1 + named.index(name)
+    if any(each.startswith("-") for each in words) or len(words) != place:
         return f"{name.upper()} is given without {option}. See: {context.command_path} --help"
-    verbs = len(context.command_path.split()) - 1
-    words.insert(verbs + named.index(name), value)
+    words.append(value)
     return f"Try: locktender {shlex.join(words)}"
 
 

@@ -40,6 +40,8 @@ POLL_SECONDS = 1.0
 SUBMITTED_POLL_SECONDS = 0.02
 STORE_AWAY_SECONDS = 60.0
 """How long the store may be out of reach before a waiting caller gets the error."""
+LAST_READ_SECONDS = 2.0
+"""How long the last read of a wait whose time is over may take."""
 MAX_STATES = 1_000
 """Runs whose states one statement reads."""
 ATTENTIVE_SECONDS = 5.0
@@ -83,15 +85,22 @@ class RunWaiter:
                     row = await self._row_again(run_id)
                 return row
         except TimeoutError:
-            # Once more, and only once: the time is over, whether or not the store can be read.
-            try:
-                row = await self._row(run_id)
-            except StoreError:
-                if row is None:
-                    raise
+            row = await self._last_row(run_id, row)
             if row.state in TERMINAL_RUNS:
                 return row
             raise goes_on(row.id, row.state, timeout_us) from None
+
+    async def _last_row(self, run_id: str, known: RunRow | None) -> RunRow:
+        """The row when the time is over: as it is now, or as it was last read where the store does not answer."""
+        try:
+            async with asyncio.timeout(LAST_READ_SECONDS):
+                return await self._row(run_id)
+        except (StoreError, TimeoutError) as error:
+            if known is not None:
+                return known
+            if isinstance(error, StoreError):
+                raise
+            raise StoreError(f"run {run_id} cannot be read: the store does not answer.") from error
 
     async def _until_ended(self, run_id: str, seq: int) -> None:
         # Register, then ask: see above.
