@@ -19,7 +19,9 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from asyncio.subprocess import Process
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import msgspec
 
@@ -178,7 +180,24 @@ class _InAChild:
         self._url = url
 
     async def check(self, before: int) -> bool:
-        child = await asyncio.create_subprocess_exec(
+        starting = asyncio.ensure_future(self._start(before))
+        try:
+            child = await asyncio.shield(starting)
+            async with asyncio.timeout(CHECK_TIMEOUT_SECONDS):
+                _, said = await child.communicate()
+        except TimeoutError as error:
+            raise LocktenderError("checking the history timed out.") from error
+        finally:
+            # Also a child that is just being started when this is cancelled: it would be left behind.
+            await to_its_end(_end(starting))
+        if child.returncode == 0:
+            return True
+        if _code(said) == "history_broken":
+            return False
+        raise LocktenderError(f"checking the history failed: {said.decode()[-500:].strip()}")
+
+    def _start(self, before: int) -> Coroutine[Any, Any, Process]:
+        return asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "locktender.cli.main", "db", "checkpoint", "--json"),
             *("--before", str(before)),
             # Not as an argument: a url may hold a password, and arguments are seen by all.
@@ -187,20 +206,13 @@ class _InAChild:
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
         )
-        try:
-            async with asyncio.timeout(CHECK_TIMEOUT_SECONDS):
-                _, said = await child.communicate()
-        except TimeoutError as error:
-            raise LocktenderError("checking the history timed out.") from error
-        finally:
-            if child.returncode is None:
-                child.kill()
-                await to_its_end(child.wait())
-        if child.returncode == 0:
-            return True
-        if _code(said) == "history_broken":
-            return False
-        raise LocktenderError(f"checking the history failed: {said.decode()[-500:].strip()}")
+
+
+async def _end(starting: Awaitable[Process]) -> None:
+    child = await starting
+    if child.returncode is None:
+        child.kill()
+        await child.wait()
 
 
 def _code(said: bytes) -> str:
