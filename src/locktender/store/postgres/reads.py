@@ -59,8 +59,7 @@ from locktender.store.queue_line import MAX_GROUPS, QueueCounts, in_line, taking
 MAX_REQUESTS = 10_000
 ENDED_LATELY = 500
 """Runs of each end among which those of one flow are looked for."""
-FEW_EVENTS = 8
-"""Of one read: of so many events the rows of their runs or tasks come with it. An idle fleet has fewer."""
+FEW_QUEUED = 8
 LONG_LOCK_US = SECOND
 LONG_HISTORY_US = 2 * SECOND
 LONG_SNAPSHOT_US = 60 * SECOND
@@ -103,14 +102,13 @@ async def gather_changes(
 ) -> tuple[Gathered, int]:
     """What others did, and the version of the workers that was looked at."""
     position = Position.of(gather.after)
-    rows, [[server, snapshot]], [[version]], requests, [[now]], queued, few = await tx.several(
+    rows, [[server, snapshot]], [[version]], requests, [[now]], queued = await tx.several(
         ("events_found", ()),
         ("history_position", ()),
         ("workers_version", ()),
         ("request_list", (MAX_REQUESTS,)),
         ("now", ()),
-        ("runs_just_queued", (FEW_EVENTS,)),
-        ("tasks_just_named", (FEW_EVENTS,)),
+        ("runs_just_queued", (FEW_QUEUED,)),
         shared=("events_after", params_of(position, gather.actor, None, gather.limit)),
     )
     position.check(tx, server, snapshot)
@@ -120,15 +118,12 @@ async def gather_changes(
         # The page that was cut off had ended: what became visible since comes now.
         return await gather_changes(tx, msgspec.structs.replace(gather, after=cursor), workers_seen)
     ended, limits_changed = news(events)
-    tasks = {row[0]: EndedTask._make(row) for row in few}
-    if missing := [task for task in ended if task not in tasks]:
-        tasks |= {row[0]: EndedTask._make(row) for row in await tx.all("ended_tasks", missing)}
     return (
         Gathered(
             now=now,
             cursor=cursor,
             events=events,
-            tasks=[tasks[task] for task in ended if task in tasks],
+            tasks=await _ended_tasks(tx, ended) if ended else [],
             requests=decode.requests(requests),
             workers=None if version == workers_seen else await workers(tx),
             limits_changed=limits_changed,
@@ -136,6 +131,10 @@ async def gather_changes(
         ),
         version,
     )
+
+
+async def _ended_tasks(tx: PostgresSession, ids: list[int]) -> list[EndedTask]:
+    return [EndedTask._make(row) for row in await tx.all("ended_tasks", ids)]
 
 
 async def heads(tx: PostgresSession, heads: Heads) -> list[RunRow]:

@@ -432,19 +432,6 @@ FROM locktender.run WHERE seq = ANY (ARRAY(
     SELECT run FROM events_after WHERE actor = 'client' ORDER BY seq LIMIT $1
 )) AND (state = 'queued') IS TRUE
 
--- name: tasks_just_named
--- Tasks in the first few short events of workers, so that a leader reads ends and their rows with one statement.
--- They are found in the text of the event, whatever it holds: a text that is no JSON must not fail the read. No
--- backslash: what it means depends on a setting of the server.
-SELECT t.id, t.token, t.state, t.output, t.error
-FROM locktender.task t WHERE t.id = ANY (ARRAY(
-    SELECT named[1]::bigint
-    FROM (
-        SELECT body FROM events_after WHERE actor LIKE 'worker:%' AND octet_length(body) < 2000
-        ORDER BY seq LIMIT $1
-    ) few, regexp_matches(encode(few.body, 'escape'), '[[]"task",([0-9]{1,18}),', 'g') named
-))
-
 -- name: last_run_save
 -- The last run's number.
 UPDATE locktender.meta SET value = $1 WHERE name = 'last_run' AND EXISTS (SELECT 1 FROM fence)
