@@ -78,13 +78,16 @@ def _states(given: Any) -> list[str]:
         return [given]
     if given in GROUPS:
         return [each for each in known if (each in TERMINAL_RUNS) == (given == "ended")]
+    states = (
+        f"A run is {', '.join(known[:-1])} or {known[-1]};"
+        ' "active" is each that has not ended, "ended" each that has.'
+    )
+    meant = names.nearest(given, [*known, *GROUPS])
     raise InvalidInput(
         f"{given!r} is not a state of a run.",
         field="status",
         got=given,
-        hint=names.nearest(given, [*known, *GROUPS])
-        or f"A run is {', '.join(known[:-1])} or {known[-1]};"
-        ' "active" is each that has not ended, "ended" each that has.',
+        hint=f"{meant} {states}" if meant else states,
     )
 
 

@@ -89,7 +89,8 @@ def check_history(
 
     Works beside a live engine and after it. Where nothing is active, every run
     must have ended and nothing may be held. The rows and the counters must say
-    what the history says. The options are those of `load_history`.
+    what the history says. The options are those of `load_history`: `slack_us`,
+    `unheard_us`, `rejections`.
     """
     read = _read(source)
     history = _history(read, slack_us, unheard_us, rejections)
