@@ -32,7 +32,8 @@ class Office:
 
     def ask(self, node: int = 0, idx: int = -1, run: RunEntry | None = None) -> TaskEntry:
         self.tasks += 1
-        task = TaskEntry(self.tasks, run or self.run, node, idx)
+        owner = run or self.run
+        task = TaskEntry(self.tasks, owner, node, idx, owner.graph.nodes[node])
         task.requested_at = NOW
         task.pools = tuple((need.name, need.slots) for need in task.spec.pools)
         self.ledger.enter(task)
@@ -107,7 +108,7 @@ def test_runs_with_gates_of_their_own_do_not(flow: Graph):
 def test_a_rebuild_charges_work_above_a_lowered_limit():
     office = Office(limits=Limits(pools={"db": PoolRule(1)}))
     for number in (1, 2, 3):
-        task = TaskEntry(number, office.run, 0, -1)
+        task = TaskEntry(number, office.run, 0, -1, office.run.graph.nodes[0])
         task.pools, task.worker, task.state = (("db", 1),), "w", TaskState.RUNNING
         office.ledger.enter(task)
         office.ledger.hold(task)

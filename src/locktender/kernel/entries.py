@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import heappop
 
+import msgspec
+
 from locktender.base.changes import TaskRow
 from locktender.base.graph import Graph, Node
 from locktender.base.model import RunRow
@@ -124,77 +126,44 @@ class RunEntry:
         return None
 
 
-class TaskEntry:
+class TaskEntry(msgspec.Struct, eq=False):
     """A task that waits or runs. Mirrors its row; `lane` names what it needs and, in flight, what it holds."""
 
-    __slots__ = (
-        "abandons",
-        "attempt",
-        "cache_key",
-        "cancelling",
-        "eligible_at",
-        "id",
-        "idx",
-        "input",
-        "joined",
-        "lane",
-        "mark",
-        "node",
-        "not_before",
-        "offered",
-        "offers",
-        "pools",
-        "rank",
-        "requested_at",
-        "run",
-        "scheduled_at",
-        "spec",
-        "started_at",
-        "state",
-        "stored",
-        "token",
-        "tries",
-        "unread",
-        "waits",
-        "worker",
-    )
-
-    def __init__(self, task: int, run: RunEntry, node: int, idx: int) -> None:
-        self.id: int = task
-        self.run: RunEntry = run
-        self.node: int = node
-        self.idx: int = idx
-        self.spec: Node = run.graph.nodes[node]
-        self.input: bytes | None = None
-        """Its call (of an item: the item), until it is started in this process."""
-        self.state: str = TaskState.REQUESTED
-        self.attempt: int = 0
-        self.tries: int = 0
-        self.abandons: int = 0
-        self.offers: int = 0
-        self.offered: bool = True
-        """Its worker accepts it as an offer; else the leader of the same process starts it."""
-        self.token: int = 0
-        self.worker: str | None = None
-        self.requested_at: int = 0
-        self.scheduled_at: int = 0
-        self.started_at: int = 0
-        self.not_before: int = 0
-        self.eligible_at: int = 0
-        self.pools: tuple[tuple[str, int], ...] = ()
-        self.rank: tuple[int, int] = (0, 0)
-        self.lane: Lane[TaskEntry] | None = None
-        self.mark: WaitClock = NO_WAIT
-        """Its lane's clock when it joined the lane, at `joined`; `waits`: what it waited before."""
-        self.joined: int = 0
-        self.waits: dict[str, int] | None = None
-        self.cancelling: bool = False
-        self.stored: bool = False
-        """Its row exists in the store (else it is inserted with this cycle's commit)."""
-        self.cache_key: str | None = None
-        """Under which its result is kept."""
-        self.unread: bool = False
-        """Its key is to be looked up before it stands at its gates."""
+    id: int
+    run: RunEntry
+    node: int
+    idx: int
+    spec: Node
+    input: bytes | None = None
+    """Its call (of an item: the item), until it is started in this process."""
+    requested_at: int = 0
+    state: str = TaskState.REQUESTED
+    attempt: int = 0
+    tries: int = 0
+    abandons: int = 0
+    offers: int = 0
+    offered: bool = True
+    """Its worker accepts it as an offer; else the leader of the same process starts it."""
+    token: int = 0
+    worker: str | None = None
+    scheduled_at: int = 0
+    started_at: int = 0
+    not_before: int = 0
+    eligible_at: int = 0
+    pools: tuple[tuple[str, int], ...] = ()
+    rank: tuple[int, int] = (0, 0)
+    lane: Lane[TaskEntry] | None = None
+    mark: WaitClock = NO_WAIT
+    """Its lane's clock when it joined the lane, at `joined`; `waits`: what it waited before."""
+    joined: int = 0
+    waits: dict[str, int] | None = None
+    cancelling: bool = False
+    stored: bool = False
+    """Its row exists in the store (else it is inserted with this cycle's commit)."""
+    cache_key: str | None = None
+    """Under which its result is kept."""
+    unread: bool = False
+    """Its key is to be looked up before it stands at its gates."""
 
     def queue_timeout(self, defaults: Defaults) -> int | None:
         # Asked for every task: without a loop.

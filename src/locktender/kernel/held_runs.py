@@ -91,7 +91,8 @@ class HeldRuns:
     def _hold(self, run: RunEntry, row: TaskRow, now: int) -> None:
         nodes = len(run.graph.nodes)
         known = isinstance(row.node, int) and 0 <= row.node < nodes  # pyright: ignore[reportUnnecessaryIsInstance]
-        entry = TaskEntry(row.id, run, row.node if known else 0, PLAIN)
+        node = row.node if known else 0
+        entry = TaskEntry(row.id, run, node, PLAIN, run.graph.nodes[node])
         entry.state = row.state if row.state in HOLDING else TaskState.RUNNING
         entry.token, entry.worker = row.token, row.worker
         entry.stored = True

@@ -127,9 +127,8 @@ class Lifecycle:
 
     def _request(self, run: RunEntry, asked: TaskRequest, now: int) -> None:
         task = ids.task_id(run.seq, asked.ordinal)
-        entry = TaskEntry(task, run, asked.node, asked.idx)
-        entry.requested_at = now
-        entry.input = asked.input
+        spec = run.graph.nodes[asked.node]
+        entry = TaskEntry(task, run, asked.node, asked.idx, spec, asked.input, now)
         before = NEW
         if run.pending and (old := run.pending.pop(task, None)) is not None:
             before, entry.attempt = TaskState.PENDING, old.attempt

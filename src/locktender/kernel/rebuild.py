@@ -152,7 +152,7 @@ def _again(row: TaskRow) -> Existing:
 
 
 def _entry(run: RunEntry, row: TaskRow) -> TaskEntry:
-    entry = TaskEntry(row.id, run, row.node, row.idx)
+    entry = TaskEntry(row.id, run, row.node, row.idx, run.graph.nodes[row.node])
     entry.state = row.state
     entry.attempt, entry.tries = row.attempt, row.tries
     entry.abandons, entry.offers = row.abandons, row.offers

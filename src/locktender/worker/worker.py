@@ -120,6 +120,7 @@ class LocalWorker:
         self._lines_stored_us = 0
         self._empty = asyncio.Event()
         self._empty.set()
+        self._on_end = self._ended  # one object for all attempts
 
     def joins(self, at: int) -> None:
         """It is `at` by the store's time now."""
@@ -312,7 +313,7 @@ class LocalWorker:
         self._where[attempt.token] = executor
         self._since[attempt.token] = now
         self._empty.clear()
-        executor.start(attempt, self._ended)
+        executor.start(attempt, self._on_end)
 
     async def _fetch_and_run(self, attempt: Attempt, kind: str) -> None:
         call: bytes | None = None

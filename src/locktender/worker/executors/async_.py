@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from contextvars import copy_context
 from functools import partial
 
 from locktender.base.clock import SECOND, Clock
@@ -30,6 +31,13 @@ log: logging.Logger = logging.getLogger(__name__)
 BLOCKED_US = 1 * SECOND
 """A body loop that is later than this takes no new attempts."""
 CLOSE_WAIT_US = 2 * SECOND
+
+
+class _BodyTask(OwnedTask):
+    """The task that runs a body; of `OwnedTask` are also those that the body makes."""
+
+    __slots__ = ("running",)
+    running: RunningAttempt
 
 
 class AsyncExecutor(BaseExecutor):
@@ -173,18 +181,18 @@ class AsyncExecutor(BaseExecutor):
 
     def _begin(self) -> None:
         starts, loop = self._starts, asyncio.get_running_loop()
+        ended, context = self._task_done, copy_context()
         for _ in range(len(starts)):
             try:
                 running = starts.popleft()
             except IndexError:
                 return  # taken back meanwhile
-            task = loop.create_task(self._perform(running.attempt))
-            if isinstance(task, OwnedTask):
-                task.attempt = running.attempt
-            running.runner = task
+            task = _BodyTask(self._perform(running.attempt), loop=loop)
+            task.attempt = running.attempt
+            task.running, running.runner = running, task
             # The task's own end, not the end of our coroutine: a task that is cancelled before its
             # first step never enters the coroutine at all.
-            task.add_done_callback(partial(self._task_done, running))
+            task.add_done_callback(ended, context=context)
 
     def _cancel(self, running: RunningAttempt, reason: StopReason) -> None:
         if running.runner is not None:
@@ -217,7 +225,8 @@ class AsyncExecutor(BaseExecutor):
         except BaseException as error:  # noqa: BLE001
             return Outcome("failed", failure=failures.internal(error))
 
-    def _task_done(self, running: RunningAttempt, task: asyncio.Task[Outcome]) -> None:
+    def _task_done(self, task: _BodyTask) -> None:
+        running = task.running
         try:
             outcome = task.result()
         except asyncio.CancelledError:

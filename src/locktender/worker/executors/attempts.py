@@ -9,6 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
+from msgspec.structs import replace
+
 from locktender.base.clock import Clock
 from locktender.base.model import Failure
 from locktender.observe import tracing
@@ -268,7 +270,7 @@ def _with_notes(attempt: Attempt, outcome: Outcome) -> Outcome:
     try:
         if attempt.lines is not None:
             body, count, last_at = attempt.lines.body()
-            outcome = outcome._replace(log=body, log_lines=count, log_at=last_at)
+            outcome = replace(outcome, log=body, log_lines=count, log_at=last_at)
         if attempt.progress is not None:
             attempt.progress.forget(attempt.token)
         if attempt.span is not None:

@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
+
+import msgspec
 
 from locktender.base.errors import NotFound
 from locktender.base.model import Failure, Progress
@@ -57,8 +58,7 @@ class StepCode(Protocol):
     def encode_result(self, value: Any, /) -> bytes: ...
 
 
-@dataclass(slots=True, eq=False)
-class Attempt:
+class Attempt(msgspec.Struct, eq=False):
     """One accepted attempt. A body sees it as `current()`."""
 
     task: int
@@ -124,7 +124,7 @@ class LineReporter(Protocol):
         ...
 
 
-class Outcome(NamedTuple):
+class Outcome(msgspec.Struct, frozen=True):
     state: EndState
     output: bytes | None = None
     failure: Failure | None = None
