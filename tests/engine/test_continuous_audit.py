@@ -167,7 +167,7 @@ async def test_too_much_open_work_pauses_it(
     assert continuous_audit.PAUSE_SECONDS in pauses
 
 
-async def test_it_rests_nineteen_times_as_long_as_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_rests_49_times_as_long_as_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, rested = ManualClock(), list[float]()
 
     async def sleep(seconds: float) -> None:

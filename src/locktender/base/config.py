@@ -214,7 +214,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retention_us: int | None = None
     """The leader prunes runs that ended so long ago. None: it prunes nothing."""
     continuous_audit: bool = True
-    """The leader checks the history beside its work, with a twentieth of one core at most."""
+    """The leader checks the history beside its work, with a fiftieth of one core at most."""
 
     sources: dict[str, str] = {}
     """Key → where its value came from, for every key that is not at its default."""

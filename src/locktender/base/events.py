@@ -132,23 +132,25 @@ read_changes: Callable[[bytes], list[Change]] = msgspec.json.Decoder(list[Change
 
 
 def unpack(row: EventRow) -> list[Event]:
-    return [
-        Event(
-            seq=row.seq,
-            at=row.at,
-            term=row.term,
-            cycle=row.cycle,
-            actor=row.actor,
-            run=row.run,
-            subject=change.subject,
-            task=change.task,
-            before=change.before,
-            after=change.after,
-            token=change.token,
-            data=change.data or {},
-        )
-        for change in read_changes(row.body)
-    ]
+    return [event_of(row, change) for change in read_changes(row.body)]
+
+
+def event_of(row: EventRow, change: Change) -> Event:
+    """One change of `row`, with where and when it was committed."""
+    return Event(
+        seq=row.seq,
+        at=row.at,
+        term=row.term,
+        cycle=row.cycle,
+        actor=row.actor,
+        run=row.run,
+        subject=change.subject,
+        task=change.task,
+        before=change.before,
+        after=change.after,
+        token=change.token,
+        data=change.data or {},
+    )
 
 
 pack: Callable[[object], bytes] = msgspec.json.Encoder().encode

@@ -124,7 +124,7 @@ def embedded(
     dispatch_deadline    4h     how long a task may wait for a worker once every limit has room
     grace                30s    how long running tasks may go on when the client is closed
     retention            none   runs that ended longer ago are removed
-    continuous_audit     True   check the history beside the work, with a twentieth of one core at most
+    continuous_audit     True   check the history beside the work, with a fiftieth of one core at most
     work_dir             .locktender/work  where bodies have their work directories (or beside the file)
     log_level            info   what `locktender worker` prints: debug, info, warning, error, critical
     max_value            2MB    a larger argument or result is refused

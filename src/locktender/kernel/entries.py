@@ -175,10 +175,12 @@ class TaskEntry(msgspec.Struct, eq=False):
         return defaults.queue_timeout_us if value is None else value
 
     def dispatch_deadline(self, defaults: Defaults) -> int:
-        for each in (self.spec, self.run.row, self.run.graph):
-            if each.dispatch_deadline_us is not None:
-                return each.dispatch_deadline_us
-        return defaults.dispatch_deadline_us
+        if (value := self.spec.dispatch_deadline_us) is not None:
+            return value
+        if (value := self.run.row.dispatch_deadline_us) is not None:
+            return value
+        value = self.run.graph.dispatch_deadline_us
+        return defaults.dispatch_deadline_us if value is None else value
 
     @property
     def in_line(self) -> bool:

@@ -187,7 +187,7 @@ class Lifecycle:
             deadline = entry.eligible_at + entry.dispatch_deadline(self.defaults)
             if now < deadline < at:
                 at = deadline
-        self.timers.set(at, "offer", entry.id, entry.token)
+        self.timers.set_offer(at, entry.id, entry.token)
 
     def _skip_new(
         self, run: RunEntry, skipped: Skipped, now: int, *, unneeded: bool = False

@@ -24,6 +24,7 @@ Kind = Literal[
     "queued_deadline",
     "linger",
     "offer",
+    "offers",
     "passed_over",
 ]
 
@@ -59,16 +60,35 @@ class Timers:
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Kind, int, int]] = []
         self._serial = 0
+        self._offers: dict[int, list[tuple[int, int]]] = {}
+        """By the serial number of their entry: (task, token) of offers that end at one instant."""
+        self._last_offers = (0, 0)
+        """The instant of the newest, and its number."""
 
     def set(self, at: int, kind: Kind, subject: int, detail: int = 0) -> None:
         """Wake for `subject` at `at`; `detail` tells a later check which one was meant (a token, an attempt)."""
         self._serial += 1
         heappush(self._heap, (at, self._serial, kind, subject, detail))
 
+    def set_offer(self, at: int, task: int, token: int) -> None:
+        """Wake for an offer. Those of a cycle end at one instant, and nearly all are answered long before:
+        they share one entry."""
+        instant, number = self._last_offers
+        offers = self._offers.get(number)
+        if offers is None or instant != at:
+            self.set(at, "offers", 0)
+            self._last_offers = at, self._serial
+            offers = self._offers[self._serial] = []
+        offers.append((task, token))
+
     def due(self, now: int) -> Iterator[tuple[int, Kind, int, int]]:
         while self._heap and self._heap[0][0] <= now:
-            at, _, kind, subject, detail = heappop(self._heap)
-            yield at, kind, subject, detail
+            at, serial, kind, subject, detail = heappop(self._heap)
+            if kind == "offers":
+                for task, token in self._offers.pop(serial):
+                    yield at, "offer", task, token
+            else:
+                yield at, kind, subject, detail
 
     def move(self, by: int) -> None:
         """The clock was set by so much: every instant moves with it, also those that details name.
@@ -86,13 +106,16 @@ class Timers:
             for at, serial, kind, subject, detail in self._heap
         ]
         heapify(self._heap)
+        self._last_offers = (0, 0)
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def keep(self, matters: Callable[[Kind, int], bool]) -> None:
         """Drop every entry that does not matter any more."""
-        self._heap = [entry for entry in self._heap if matters(entry[2], entry[3])]
+        self._heap = [
+            entry for entry in self._heap if entry[2] == "offers" or matters(entry[2], entry[3])
+        ]
         heapify(self._heap)
 
     def next(self) -> int | None:

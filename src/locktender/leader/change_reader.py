@@ -10,8 +10,9 @@ from collections.abc import Set
 
 import msgspec
 
+from locktender.base import codec
 from locktender.base.errors import NotLeader
-from locktender.base.events import NOBODY, Event, EventRow, unpack
+from locktender.base.events import NOBODY, Change, Event, EventRow, event_of, read_changes
 from locktender.base.model import Failure, Request, StoredRequest
 from locktender.base.states import EXECUTING_RUNS, TERMINAL_RUNS, RunState, TaskState
 from locktender.kernel.scheduler import Scheduler
@@ -22,7 +23,7 @@ from locktender.leader.queue_reader import QueueReader
 from locktender.leader.waiting_runs import WaitingRuns
 from locktender.observe.metrics import Metrics
 from locktender.store import blob_values
-from locktender.store.protocol import BEGINNING, Cursor, Gather, Gathered, Store
+from locktender.store.protocol import BEGINNING, Cursor, EndedTask, Gather, Gathered, Store
 from locktender.store.readable import is_fault
 
 PAGE_EVENTS = 5_000
@@ -81,38 +82,58 @@ class ChangeReader:
     async def _apply_events(self, scheduler: Scheduler, gathered: Gathered, now: int) -> None:
         rows = {row.id: row for row in gathered.tasks}
         for row in gathered.events:
-            for event in _unpack(row):
+            by_worker = row.actor.startswith("worker:")
+            for change in _changes(row):
                 scheduler.lifecycle.at_run = max(0, row.run)
-                if event.subject == "run" and event.after == RunState.QUEUED:
-                    self._queue.arrived(event)
-                elif event.subject == "task" and row.actor.startswith("worker:"):
-                    self._metrics.change_read(now - event.at)
-                    if event.after == TaskState.RUNNING:
-                        scheduler.accepted(event.task, event.token, event.at)
-                        self._metrics.offer_answered("accepted")
-                        continue
-                    ended = rows.get(event.task)
-                    if ended is None or ended.token != event.token:
-                        continue
-                    if event.before == TaskState.SCHEDULED:
-                        self._metrics.offer_answered("declined")
-                    scheduler.ended(
-                        event.task,
-                        event.token,
-                        event.after,
-                        now,
-                        ended.output,
-                        ended.error,
-                        str(event.data.get("reason", "")),
-                        local=False,
-                        value=await self._queue.value_of(scheduler, event.task, ended.output),
-                        at=event.at,
-                    )
-                elif event.subject == "run" and event.after == RunState.WAITING:
-                    self._waits.arrived(event)
-                elif event.subject == "mail" and event.after == "sent":
-                    self._waits.sent(event, scheduler)
+                if change.subject != "task":
+                    self._arrived(scheduler, event_of(row, change))
+                elif not by_worker:
+                    continue
+                elif change.after == TaskState.RUNNING:
+                    self._metrics.change_read(now - row.at)
+                    scheduler.accepted(change.task, change.token, row.at)
+                    self._metrics.offer_answered("accepted")
+                else:
+                    self._metrics.change_read(now - row.at)
+                    ended = rows.get(change.task)
+                    if ended is not None and ended.token == change.token:
+                        value = None
+                        if ended.output is not None and codec.is_blob(ended.output):
+                            value = await self._queue.value_of(scheduler, ended.id, ended.output)
+                        self._ended(scheduler, row, change, ended, value, now)
         scheduler.lifecycle.at_run = 0
+
+    def _arrived(self, scheduler: Scheduler, event: Event) -> None:
+        if event.subject == "run" and event.after == RunState.QUEUED:
+            self._queue.arrived(event)
+        elif event.subject == "run" and event.after == RunState.WAITING:
+            self._waits.arrived(event)
+        elif event.subject == "mail" and event.after == "sent":
+            self._waits.sent(event, scheduler)
+
+    def _ended(
+        self,
+        scheduler: Scheduler,
+        row: EventRow,
+        change: Change,
+        ended: EndedTask,
+        value: bytes | None,
+        now: int,
+    ) -> None:
+        if change.before == TaskState.SCHEDULED:
+            self._metrics.offer_answered("declined")
+        scheduler.ended(
+            change.task,
+            change.token,
+            change.after,
+            now,
+            ended.output,
+            ended.error,
+            str(change.data.get("reason", "")) if change.data else "",
+            local=False,
+            value=value,
+            at=row.at,
+        )
 
     def _apply_workers(self, scheduler: Scheduler, gathered: Gathered, lost: Set[str]) -> None:
         own = None if self._own is None else self._own.id
@@ -192,9 +213,9 @@ class ChangeReader:
         scheduler.lifecycle.at_run = 0
 
 
-def _unpack(row: EventRow) -> list[Event]:
+def _changes(row: EventRow) -> list[Change]:
     try:
-        return unpack(row)
+        return read_changes(row.body)
     except (msgspec.MsgspecError, UnicodeError, TypeError) as error:
         # What it told stands in rows too.
         raise NotLeader(

@@ -1,7 +1,7 @@
 """The audit that goes on while a leader leads: it follows the history and counts what breaks a promise.
 
 It runs in a thread with a loop and a store of its own, so nothing of it stands on the leader's loop. The thread
-works in slices of a millisecond and rests after each one nineteen times as long: it takes a twentieth of one core
+works in slices of a millisecond and rests after each one 49 times as long: it takes a fiftieth of one core
 at most, and the leader's thread waits for the interpreter no longer than one slice. A busy leader may write faster
 than that: then the audit lags behind (`locktender_audit_lag_seconds`) and catches up later.
 
@@ -33,7 +33,7 @@ START_SECONDS = 10.0
 """After the beginning of a term: a short one is not burdened with it."""
 EVERY_SECONDS = 5.0
 SLICE_US = 1_000
-RESTS_PER_SLICE = 19
+RESTS_PER_SLICE = 49
 ROWS_PER_ROUND = 10_000
 STORE_STATE_EVERY_US = 600 * SECOND
 MAX_OPEN_TASKS = 100_000
