@@ -21,7 +21,7 @@ MOST_LINES = 450
 MOST_CHARACTERS = 60
 TEST = re.compile(r"\s*(?:async )?def (test_\w+)")
 APART: dict[str, str] = {
-    "locktender.kernel.unfolding": "lifecycle.py is about every run, this about those submitted by name",
+    "locktender.kernel.named_runs": "lifecycle.py is about every run, this about those submitted by name",
     "locktender.kernel.upkeep": "what the passing of time leaves behind is no part of deciding",
 }
 """Module → why it stands alone."""

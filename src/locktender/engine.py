@@ -27,7 +27,7 @@ from locktender.observe.metrics import Metrics
 from locktender.provision.controller import ProvisionController
 from locktender.store.lease_thread import LeaseThread
 from locktender.store.protocol import SetLimit, Store
-from locktender.worker.announcing import FlowAnnouncer
+from locktender.worker.announcements import FlowAnnouncer
 from locktender.worker.membership import Membership
 from locktender.worker.worker import LocalWorker
 

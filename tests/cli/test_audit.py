@@ -16,9 +16,9 @@ from tests.support.server_harness import until
 
 from locktender import connect_async, embedded_async
 from locktender.base.events import HISTORY, NOBODY, EventRow
-from locktender.observe import forgetting, history_reading
+from locktender.observe import history_reader, prune
 from locktender.observe.checkpoint import audit, marks, write_checkpoint
-from locktender.observe.forgetting import Forget, forget
+from locktender.observe.prune import Forget, forget
 from locktender.store.protocol import EventFilter, Store
 
 pytestmark = pytest.mark.timeout(300)
@@ -93,7 +93,7 @@ async def test_an_unchanged_history_is_not_read_again(
 async def test_runs_that_are_open_are_followed_on(
     url: str, store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(history_reading, "ROWS_PER_PAGE", 2)
+    monkeypatch.setattr(history_reader, "ROWS_PER_PAGE", 2)
     async with embedded_async(url) as engine:
         await engine.pools.set("db", limit=2)
         run = await engine.submit(waiting, str(tmp_path / "go"), tags={"team": "a"})
@@ -208,8 +208,8 @@ async def test_only_what_is_asked_for_is_shown(tmp_path: Path) -> None:
 async def test_events_of_no_run_go_when_they_say_nothing_any_more(
     url: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forgetting, "MAX_MARKS", 2)
-    monkeypatch.setattr(forgetting, "ROWS_PER_BATCH", 50)
+    monkeypatch.setattr(prune, "MAX_MARKS", 2)
+    monkeypatch.setattr(prune, "ROWS_PER_BATCH", 50)
     for limit in (1, 2):
         async with embedded_async(url, max_concurrent_runs=4) as engine:
             for other in range(60):

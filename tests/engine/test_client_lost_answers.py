@@ -15,7 +15,7 @@ from locktender.base.errors import SchemaTooNew
 from locktender.client import run_waiter
 from locktender.client.core import Core
 from locktender.client.guard import ClientClosed
-from locktender.client.retrying import retry_runs
+from locktender.client.retries import retry_runs
 from locktender.store import retry
 from locktender.store.open import settings_for
 from locktender.store.retry import repeated

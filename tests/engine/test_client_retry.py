@@ -10,7 +10,7 @@ from tests.steps import client_flows as flows
 from tests.support.cli_harness import FLOWS, locktender
 
 from locktender import AdmissionRejected, Client, DuplicateKey, InvalidInput, RunState
-from locktender.client import retrying
+from locktender.client import retries
 from locktender.client.run import Run
 
 ALL_TRANSPORTS = True
@@ -27,7 +27,7 @@ def failed(engine: Client, count: int) -> list[Run[int]]:
 def test_retries_beyond_the_ceiling_are_named(
     engine: Client, monkeypatch: pytest.MonkeyPatch, page: int
 ):
-    monkeypatch.setattr(retrying, "PAGE", page)
+    monkeypatch.setattr(retries, "PAGE", page)
     runs = failed(engine, 5)
     engine.limits.pause()
     engine.limits.set_max_active(2)

@@ -18,8 +18,8 @@ from locktender.base.clock import SECOND, ManualClock
 from locktender.base.events import unpack
 from locktender.leader import continuous_audit
 from locktender.leader.continuous_audit import RESTS_PER_SLICE, SLICE_US, ContinuousAudit, Pace
-from locktender.observe.forgetting import Forget, forget
 from locktender.observe.metrics import AuditNumbers
+from locktender.observe.prune import Forget, forget
 from locktender.store.protocol import EventFilter, RunFilter, Store
 
 pytest_plugins = ["locktender.testing.postgres"]
@@ -120,7 +120,7 @@ async def test_pruned_runs_are_no_violation(url: str, store: Store) -> None:
 async def test_a_run_pruned_while_it_is_read_is_not_active(
     url: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("locktender.observe.history_reading.ROWS_PER_PAGE", 1)
+    monkeypatch.setattr("locktender.observe.history_reader.ROWS_PER_PAGE", 1)
     monkeypatch.setattr(continuous_audit, "ROWS_PER_ROUND", 1)
     await fill(url, 2)
     numbers = AuditNumbers()
@@ -144,7 +144,7 @@ async def test_a_run_pruned_while_it_is_read_is_not_active(
 async def test_a_long_history_is_read_in_several_rounds(
     url: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("locktender.observe.history_reading.ROWS_PER_PAGE", 5)
+    monkeypatch.setattr("locktender.observe.history_reader.ROWS_PER_PAGE", 5)
     monkeypatch.setattr(continuous_audit, "ROWS_PER_ROUND", 10)
     await fill(url, 3)
     numbers = AuditNumbers()
@@ -159,7 +159,7 @@ async def test_too_much_open_work_pauses_it(
     store: Store, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(continuous_audit, "MAX_OPEN_TASKS", 2)
-    monkeypatch.setattr("locktender.observe.history_reading.ROWS_PER_PAGE", 5)
+    monkeypatch.setattr("locktender.observe.history_reader.ROWS_PER_PAGE", 5)
     monkeypatch.setattr(continuous_audit, "ROWS_PER_ROUND", 5)
     await fill(url, 1)
     audit = ContinuousAudit(store, AuditNumbers())

@@ -10,7 +10,7 @@ from tests.support.worlds import graph, items, needs, numbers, step, world
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.commits import CacheClear
 from locktender.base.graph import CacheRule, Const, Graph, Output
-from locktender.base.unfolding import TracedFlow, tracing_graph, unfold
+from locktender.base.named_runs import TracedFlow, tracing_graph, unfold
 from locktender.simulate.scenarios import random_world, violations
 from locktender.simulate.world import SimWorld
 

@@ -9,7 +9,7 @@ from tests.support.history_writer import HistoryWriter
 
 from locktender.base.clock import SECOND
 from locktender.base.events import Event
-from locktender.observe.forgetting import KEPT_US, superseded
+from locktender.observe.prune import KEPT_US, superseded
 
 
 def left(story: HistoryWriter, first_of_a_run: int = 0) -> list[tuple[str, str]]:

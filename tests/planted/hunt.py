@@ -19,9 +19,9 @@ from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.commits import CacheClear
 from locktender.base.graph import TRACE, AwaitedEvent, CacheRule, Const, Output, RetryPolicy
 from locktender.base.ids import task_id
+from locktender.base.named_runs import tracing_graph
 from locktender.base.schedules import ScheduledRun, ScheduleSpec, ScheduleState
 from locktender.base.states import TERMINAL_RUNS
-from locktender.base.unfolding import tracing_graph
 from locktender.kernel.lifecycle import Defaults
 from locktender.kernel.schedules import decide
 from locktender.simulate.scenarios import random_world, violations

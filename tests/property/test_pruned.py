@@ -18,7 +18,7 @@ from locktender.observe.checker.audit import replay
 from locktender.observe.checker.rule import Rule
 from locktender.observe.checker.waiting import TrueReason
 from locktender.observe.checker.world import HistoryState
-from locktender.observe.forgetting import superseded
+from locktender.observe.prune import superseded
 from locktender.simulate.scenarios import random_world
 from locktender.simulate.world import SimWorld
 

@@ -14,7 +14,7 @@ from tests.support.history_writer import HistoryWriter
 
 from locktender.base.events import Change, pack
 from locktender.base.graph import Graph, Node
-from locktender.observe import checkpoint, history_reading
+from locktender.observe import checkpoint, history_reader
 from locktender.store.protocol import Store
 
 RUNS = 1_000
@@ -81,8 +81,8 @@ async def test_memory_does_not_grow_with_the_history(store: Store, tmp_path: Pat
 async def test_a_run_forgotten_pages_ago_is_read_again(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(history_reading, "ROWS_PER_PAGE", 7)
-    monkeypatch.setattr(history_reading, "MAX_GRAPHS_KEPT", 0)
+    monkeypatch.setattr(history_reader, "ROWS_PER_PAGE", 7)
+    monkeypatch.setattr(history_reader, "MAX_GRAPHS_KEPT", 0)
     story, first = told(100)
     story.task(first, "requested", node=0, index=-1, attempt=0)
     write(tmp_path / "store.db", story)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from locktender.base.changes import Order, TaskRow
 from locktender.base.commits import Commit, RunEnd, RunMark, TaskEnd, TaskSave
-from locktender.store.postgres.folding import TASK, fold
+from locktender.store.postgres.folded_rows import TASK, fold
 
 
 def save(task: int, state: str, **fields: object) -> TaskSave:

@@ -192,7 +192,7 @@ class Graph(msgspec.Struct, frozen=True, omit_defaults=True):
     queue_timeout_us: int | None = None
     dispatch_deadline_us: int | None = None
     unfolds: bool = False
-    """Its one step is `TRACE`: the output is the graph that the run goes on with (`base/unfolding.py`)."""
+    """Its one step is `TRACE`: the output is the graph that the run goes on with (`base/named_runs.py`)."""
     # A factory: a plain default would be left out of the JSON, and no reader could tell a newer graph.
     version: int = msgspec.field(default_factory=lambda: PLAIN_VERSION)
 

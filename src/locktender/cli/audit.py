@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from locktender.client.bridge import StoreReader
     from locktender.observe.checker import Peak
     from locktender.observe.checkpoint import AuditScope, HistoryMarks
-    from locktender.observe.history_reading import AuditBegin
+    from locktender.observe.history_reader import AuditBegin
 
 MOST_SHOWN = 20
 LAG_SHOWN_US = 1_000_000

@@ -238,7 +238,7 @@ def prune(
     from locktender.base.durations import microseconds
     from locktender.base.errors import InvalidInput
     from locktender.cli.arguments import duration, whole
-    from locktender.observe.forgetting import Forget, Forgotten, forget
+    from locktender.observe.prune import Forget, Forgotten, forget
 
     settings = shell.settings()
     age = settings.retention_us
@@ -301,7 +301,7 @@ def checkpoint(
     from locktender.base import names
     from locktender.cli.arguments import whole
     from locktender.observe.checkpoint import Checkpoint, write_checkpoint
-    from locktender.observe.forgetting import thin_out
+    from locktender.observe.prune import thin_out
 
     until = names.count(whole(before, "before"), "before", minimum=0, maximum=2**62)
     with shell.read() as reading:

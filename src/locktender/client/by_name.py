@@ -18,8 +18,8 @@ from locktender.base.config import Settings
 from locktender.base.errors import InvalidInput, NotFound
 from locktender.base.graph import Graph
 from locktender.base.model import NewRun
+from locktender.base.named_runs import tracing_graph
 from locktender.base.names import MAX_NAME, did_you_mean
-from locktender.base.unfolding import tracing_graph
 from locktender.client.core import Core
 from locktender.client.submission import Submission
 from locktender.client.submit import (

@@ -15,7 +15,7 @@ from locktender.client.bridge import Bridge
 from locktender.client.core import Core
 from locktender.client.outbox_rows import unmoved
 from locktender.client.pauses import pause_runs, resume_runs
-from locktender.client.retrying import retry_runs
+from locktender.client.retries import retry_runs
 from locktender.client.views import EventInfo, GraphInfo, LogInfo, Requested, RunInfo, TaskInfo
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from locktender.client.bulk import (
 from locktender.client.core import Core
 from locktender.client.parts import runs_in_parts
 from locktender.client.pauses import pause_runs, resume_runs
-from locktender.client.retrying import retry_runs, retry_slices
+from locktender.client.retries import retry_runs, retry_slices
 from locktender.client.run import AsyncRun
 from locktender.client.submission import TagValues
 from locktender.client.views import QueueInfo, Requested, RunInfo

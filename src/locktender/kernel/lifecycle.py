@@ -20,6 +20,7 @@ from locktender.kernel.entries import RunEntry, TaskEntry
 from locktender.kernel.expansion import ItemBudget
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.mailboxes import Mailboxes
+from locktender.kernel.named_runs import AFTER_TRACE, go_on_traced
 from locktender.kernel.node_state import (
     NOTHING,
     PASSED,
@@ -33,7 +34,6 @@ from locktender.kernel.node_state import (
 )
 from locktender.kernel.result_cache import ResultCache
 from locktender.kernel.timers import Defaults, Timers, delay
-from locktender.kernel.unfolding import AFTER_TRACE, go_on_traced
 from locktender.kernel.wait_times import with_waits
 
 _dump = msgspec.json.Encoder().encode

@@ -5,7 +5,7 @@ works in slices of a millisecond and rests after each one 49 times as long: it t
 at most, and the leader's thread waits for the interpreter no longer than one slice. A busy leader may write faster
 than that: then the audit lags behind (`locktender_audit_lag_seconds`) and catches up later.
 
-It begins where the last audit ended (`observe/history_reading.py`), and stores its own state now and then: the
+It begins where the last audit ended (`observe/history_reader.py`), and stores its own state now and then: the
 next leader goes on there. What it finds is logged once, counted (`locktender_limit_violations_total`) and shown by
 `/health` until an operator has seen it (`locktender db prune --force`).
 
@@ -24,7 +24,7 @@ from contextlib import suppress
 from locktender.base.background import start_thread, until_done
 from locktender.base.clock import SECOND, Clock, SystemClock, thread_cpu_us
 from locktender.observe.checkpoint import SLACK_US, HistoryMarks, marks
-from locktender.observe.history_reading import HistoryReading
+from locktender.observe.history_reader import HistoryReading
 from locktender.observe.metrics import AuditNumbers
 from locktender.store.protocol import Store
 

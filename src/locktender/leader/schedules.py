@@ -20,10 +20,10 @@ from locktender.base.clock import SECOND
 from locktender.base.errors import LocktenderError
 from locktender.base.ids import ENTROPY, run_ids
 from locktender.base.model import NewRun
+from locktender.base.named_runs import tracing_graph
 from locktender.base.schedules import ScheduleRow, ScheduleSpec
 from locktender.base.states import TERMINAL_RUNS
 from locktender.base.ticks import moment
-from locktender.base.unfolding import tracing_graph
 from locktender.kernel.schedules import decide, stopped_when_gone
 from locktender.store.protocol import Store, TickMove
 from locktender.store.readable import is_fault, reason_of

@@ -27,7 +27,7 @@ from locktender.base.clock import SECOND
 from locktender.base.errors import LocktenderError
 from locktender.base.events import HISTORY, Change, Event, EventRow, unpack
 from locktender.observe.checker import Peak, Violation
-from locktender.observe.history_reading import ROWS_PER_PAGE, AuditBegin, HistoryReading, pages
+from locktender.observe.history_reader import ROWS_PER_PAGE, AuditBegin, HistoryReading, pages
 from locktender.store.protocol import EventFilter, Store
 
 SLACK_US = 2 * SECOND

@@ -12,7 +12,7 @@ FOR UPDATE, waits for the commit in flight. A leader that was paused and resumes
 finds a higher term there and changes nothing.
 
 Parts of one statement do not see each other's rows. Several changes of one row in
-a cycle are therefore folded into one (`folding.py`). Some commits must read the
+a cycle are therefore folded into one (`folded_rows.py`). Some commits must read the
 rows in between: they run the same parts one after another in a transaction, under
 the submitters' lock:
 
@@ -40,7 +40,7 @@ from locktender.store.admission import WAITING, WINDOW_SECONDS, capped, closing
 from locktender.store.decode import decode_tags, keeps_text
 from locktender.store.lanes import key_successors, let_go
 from locktender.store.postgres.composed_sql import Parts, alike, columns, without_zeros
-from locktender.store.postgres.folding import TASK, Folded, fold
+from locktender.store.postgres.folded_rows import TASK, Folded, fold
 from locktender.store.postgres.listener import is_sent, notices
 from locktender.store.postgres.mailing import mail_parts
 from locktender.store.postgres.result_cache import cache_parts

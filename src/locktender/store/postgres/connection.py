@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from locktender.base.errors import StoreError
-from locktender.store.forking import close_in_children
+from locktender.store.forked_children import close_in_children
 from locktender.store.postgres import faults
 from locktender.store.postgres.composed_sql import Dialect
 from locktender.store.postgres.options import Options

@@ -20,7 +20,7 @@ from locktender.store.admission import WAITING, Ceilings, Drained
 from locktender.store.postgres.composed_sql import Parts, columns
 from locktender.store.postgres.session import SUBMITTERS, PostgresSession
 from locktender.store.protocol import Wake, Woken, WokenRows, WokenRun
-from locktender.store.waking import WakePlan, judge_due, place_of, woken_event
+from locktender.store.wakeups import WakePlan, judge_due, place_of, woken_event
 
 MAX_QUICK_WAKES = 64
 """Of more, the other round trips are a small part, and their rows need not be in memory at once."""

@@ -29,7 +29,7 @@ from locktender.base.model import (
     WorkerLife,
 )
 from locktender.store import postgres
-from locktender.store.forking import check_process
+from locktender.store.forked_children import check_process
 from locktender.store.postgres import event_order, opening, reads
 from locktender.store.postgres.composed_sql import Dialect, columns
 from locktender.store.postgres.connection import Connection

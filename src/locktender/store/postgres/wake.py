@@ -12,7 +12,7 @@ from locktender.store.admission import WAITING, WINDOW_SECONDS, counter_names
 from locktender.store.postgres.composed_sql import Parts, columns
 from locktender.store.postgres.session import LockTaken, PostgresSession, leading_alone, pairs
 from locktender.store.protocol import Waiting, Wake, Woken, WokenRun
-from locktender.store.waking import judge_due, place_of, woken_event
+from locktender.store.wakeups import judge_due, place_of, woken_event
 
 T = TypeVar("T")
 

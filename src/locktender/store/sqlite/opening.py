@@ -14,7 +14,7 @@ from pathlib import Path
 
 from locktender.base.clock import Clock, SystemClock
 from locktender.base.errors import StoreError
-from locktender.store.forking import close_in_children
+from locktender.store.forked_children import close_in_children
 from locktender.store.migrate import Migrated, pending, read_migrations
 from locktender.store.sqlite import faults
 from locktender.store.sqlite.liveness import Liveness

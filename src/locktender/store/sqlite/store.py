@@ -31,7 +31,7 @@ from locktender.base.model import (
     WorkerLife,
     WorkerRow,
 )
-from locktender.store.forking import check_process
+from locktender.store.forked_children import check_process
 from locktender.store.migrate import no_store
 from locktender.store.protocol import (
     FOREVER_US,

@@ -11,7 +11,7 @@ from locktender.store.protocol import Waiting, Wake, Woken, WokenRun
 from locktender.store.sqlite.client_verbs import ceilings, count_admitted, lanes_for
 from locktender.store.sqlite.leader_verbs import fence
 from locktender.store.sqlite.session import SqliteSession, listed, record
-from locktender.store.waking import judge_due, place_of, woken_event
+from locktender.store.wakeups import judge_due, place_of, woken_event
 
 T = TypeVar("T")
 

@@ -18,8 +18,8 @@ from locktender.base.events import Change
 from locktender.base.graph import TRACE
 from locktender.base.limits import Limits
 from locktender.base.model import Failure
+from locktender.base.named_runs import read_traced, unfold
 from locktender.base.states import TaskState
-from locktender.base.unfolding import read_traced, unfold
 from locktender.kernel.commit_builder import CommitBuilder
 from locktender.kernel.entries import RunEntry
 from locktender.kernel.node_state import PLAIN, Existing

@@ -20,8 +20,8 @@ from locktender.base.graph import (
     Truthy,
 )
 from locktender.base.model import WorkerRow
+from locktender.base.named_runs import TracedFlow, read_traced, tracing_graph, unfold
 from locktender.base.states import TaskState
-from locktender.base.unfolding import TracedFlow, read_traced, tracing_graph, unfold
 from locktender.kernel.explain import Typical, explain_task
 from locktender.simulate.world import SimWorld
 
