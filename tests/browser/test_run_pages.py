@@ -94,6 +94,9 @@ def test_the_timeline_moves_by_keyboard_and_has_a_table(
     run = server.submit("pages diamond", {"text": "a", "latch": str(latch)})
     server.until(run, "succeeded")
     with opened(context, f"{server.origin}/runs/{run}") as page:
+        scripts = page.evaluate("[...document.scripts].map((each) => each.src.split('/').pop())")
+        own = [each.partition(".")[0] for each in scripts if each.startswith(("app.", "timeline."))]
+        assert own == ["app", "timeline"]
         canvas = page.locator("#timeline canvas")
         canvas.focus()
         for key in ("ArrowDown", "ArrowDown", "+", "ArrowRight", "-", "0"):
