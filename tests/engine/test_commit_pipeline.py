@@ -1,39 +1,27 @@
-"""What cycles decided is acted on in the order of the cycles, whichever answer of the store comes first;
-and what is read of others while a commit is on its way."""
+"""What cycles decided is acted on in the order of the cycles, whichever answer of the store comes first."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from tests.support.db_stores import store_at
 
-from locktender import connect_async, flow, step
+from locktender import flow, step
 from locktender.base.changes import End, Order
 from locktender.base.clock import SECOND, ManualClock
 from locktender.base.commits import Commit, RunMark
 from locktender.base.config import load as load_settings
-from locktender.base.limits import Limits
 from locktender.base.states import RunState, TaskState
 from locktender.flows.registry import registry
 from locktender.flows.trace import trace
 from locktender.kernel.commit_builder import Cycle
-from locktender.kernel.scheduler import Scheduler
-from locktender.leader.change_reader import ChangeReader
 from locktender.leader.commit_pipeline import CommitPipeline
-from locktender.leader.questions import Questions
-from locktender.leader.queue_reader import QueueReader
-from locktender.leader.waiting_runs import WaitingRuns
 from locktender.observe.metrics import Metrics
-from locktender.store.protocol import Gathered
 from locktender.store.sqlite.store import SqliteStore
 from locktender.worker.worker import LocalWorker
-
-pytest_plugins = ["locktender.testing.postgres"]
 
 LISTS = [each.name for each in msgspec.structs.fields(Commit) if each.default_factory is list]
 
@@ -99,73 +87,6 @@ async def test_no_cycle_is_acted_on_before_the_one_before_it(empty: bool):
     await second
     await pipeline.drain()
     assert acted == [1, 2]
-
-
-class Draining(CommitPipeline):
-    """Its commits are answered when it is drained, not before."""
-
-    def __init__(self, answers: Answers) -> None:
-        given: Any = answers
-
-        async def take_back(cycle: Cycle) -> None: ...
-
-        super().__init__(given, lambda cycle: None, take_back, lambda: None, Metrics())
-        self.answers = answers
-
-    async def drain(self) -> None:
-        self.answers.answer(1)
-        await super().drain()
-
-
-@pytest.fixture
-async def reader(store_url: str) -> AsyncIterator[ChangeReader]:
-    store, metrics = store_at(store_url), Metrics()
-    await store.open()
-    queue = QueueReader(store)
-    waits, questions = WaitingRuns(store, queue, metrics), Questions(store, {}, lambda: None)
-    yield ChangeReader(store, queue, waits, None, metrics, questions)
-    await store.close()
-
-
-async def told(reader: ChangeReader, pipeline: CommitPipeline) -> list[Gathered]:
-    """What is read, once it has events: transactions of any database of the server may hide them for a while."""
-    scheduler, read = Scheduler(Limits(), 1, "one"), list[Gathered]()
-    while not any(each.events for each in read):
-        read = await reader.gather(scheduler, pipeline)
-    return read
-
-
-async def test_rows_of_queued_runs_are_not_read_beside_a_commit(
-    reader: ChangeReader, store_url: str
-):
-    """The commit may start them: a row that is older would start them again."""
-    pipeline = Draining(Answers())
-    async with connect_async(store_url) as client:
-        await client.submit(for_ever)
-        [idle] = await told(reader, pipeline)
-        await pipeline.send(cycle_of(1), [], 0.0)
-        await client.submit(for_ever)
-        [early] = await told(reader, pipeline)
-    # SQLite reads them later in any case.
-    assert len(idle.queued) == store_url.startswith("postgres")
-    assert (len(early.events), early.queued) == (1, [])
-    assert not pipeline.idle
-    await pipeline.drain()
-
-
-async def test_requests_are_read_after_the_commit_that_may_have_them(
-    reader: ChangeReader, store_url: str
-):
-    pipeline = Draining(Answers())
-    async with connect_async(store_url) as client:
-        run = await client.submit(for_ever)
-        await told(reader, pipeline)
-        await pipeline.send(cycle_of(1), [], 0.0)
-        await run.cancel()
-        early, after = await reader.gather(Scheduler(Limits(), 1, "one"), pipeline)
-    assert pipeline.idle
-    assert early.requests == []
-    assert [each.request.kind for each in after.requests if each.request] == ["cancel"]
 
 
 class Host:

@@ -16,7 +16,6 @@ from locktender.base.events import NOBODY, Change, Event, EventRow, event_of, re
 from locktender.base.model import Failure, Request, StoredRequest
 from locktender.base.states import EXECUTING_RUNS, TERMINAL_RUNS, RunState, TaskState
 from locktender.kernel.scheduler import Scheduler
-from locktender.leader.commit_pipeline import CommitPipeline
 from locktender.leader.isolation import RequestFault, ordered, refusal
 from locktender.leader.own_worker import OwnWorker
 from locktender.leader.questions import Questions
@@ -59,26 +58,13 @@ class ChangeReader:
         """Everything up to `cursor` is known."""
         self._cursor = cursor
 
-    async def gather(self, scheduler: Scheduler, pipeline: CommitPipeline) -> list[Gathered]:
-        """What others committed since the last time, in the order in which to apply it.
-
-        It is read while a commit of this leader is on its way: attempts that were accepted or ended were offered
-        by earlier ones. Not so rows of queued runs, which that commit may start, and requests, which it may
-        have carried out: those are read after it.
-        """
-        idle = pipeline.idle
+    async def gather(self, scheduler: Scheduler) -> Gathered:
         gathered = await self._store.gather(
             Gather(self._cursor, scheduler.commit_builder.actor, PAGE_EVENTS)
         )
         self._cursor = gathered.cursor
         self.more = len(gathered.events) >= PAGE_EVENTS
-        if idle:
-            return [gathered]
-        early = msgspec.structs.replace(gathered, queued=[], requests=[])
-        if not gathered.requests and not gathered.limits_changed:
-            return [early]
-        await pipeline.drain()
-        return [early, *await self.gather(scheduler, pipeline)]
+        return gathered
 
     async def apply(
         self, scheduler: Scheduler, gathered: Gathered, now: int, lost: Set[str] = frozenset()

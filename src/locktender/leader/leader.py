@@ -269,8 +269,8 @@ class Leader:
         began = asyncio.get_running_loop().time()
         wakes = await self._waits.due()
         mail = self._waits.has_mail(scheduler)
-        if self._sweep_due or self._queue.needs_reading or wakes or mail:
-            # Rows that are read must not be older than what was decided here.
+        if self._foreign or self._sweep_due or self._queue.needs_reading or wakes or mail:
+            # What is read from the store must not be older than what was decided here.
             await self._pipeline.drain()
         idle = self._pipeline.idle
         if idle and wakes:
@@ -281,15 +281,15 @@ class Leader:
         lost: list[Lost] = []
         # Before the ends that wait here are taken: if our own worker is declared lost now, its rows say
         # so, and the attempts that it ended since are stale.
-        if self._foreign:
+        if idle and self._foreign:
             self._foreign = False
             self._questions.reading()
-            changes += await self._gather(scheduler)
+            changes.append(await self._gather(scheduler))
         if sweeps:
             self._sweep_due = False
             lost = await self.sweep.expire(scheduler)
             # The store may have been away meanwhile, and others have gone on: the first read is old then.
-            changes += await self._gather(scheduler)
+            changes.append(await self._gather(scheduler))
         now = await self._now(scheduler)
         for gathered in changes:
             await self._apply(scheduler, gathered, lost, now)
@@ -304,7 +304,7 @@ class Leader:
                 value = await self._queue.value_of(scheduler, task, output)
             scheduler.ended(task, token, state, now, output, error, reason, local=True, value=value)
         scheduler.lifecycle.at_run = 0
-        if self._pipeline.idle:
+        if idle:
             await self._queue.fill(scheduler, is_behind=self._foreign)
             await self._isolation.hold_queued(scheduler, now)
             if self._waits.has_mail(scheduler):
@@ -407,8 +407,8 @@ class Leader:
 
     # -- what changed ------------------------------------------------------------------------------
 
-    async def _gather(self, scheduler: Scheduler) -> list[Gathered]:
-        gathered = await self._changes.gather(scheduler, self._pipeline)
+    async def _gather(self, scheduler: Scheduler) -> Gathered:
+        gathered = await self._changes.gather(scheduler)
         self._foreign = self._foreign or self._changes.more
         return gathered
 
