@@ -20,6 +20,10 @@ _STATE = (
     " WHERE a.pid = l.backend AND a.backend_start = l.backend_since"
 )
 INSIDE = "idle in transaction"
+_OPEN_TRANSACTIONS = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    " AND pid <> pg_backend_pid() AND xact_start IS NOT NULL"
+)
 
 
 class Pausable(Protocol):
@@ -29,11 +33,27 @@ class Pausable(Protocol):
 
 
 def pause_outside_of_a_write(process: Pausable, url: str | Path) -> None:
-    """On SQLite nobody could write while it stands inside of a write, and nothing could help."""
+    """Nobody could write while it stands inside of a write. On SQLite nothing could help; on PostgreSQL the next
+    leader could, but not a test that ends its lease."""
     process.pause()
-    while "://" not in str(url) and not _has_no_lock(Path(url)):
+    while not _stands_outside(str(url)):
         process.resume()
         process.pause()
+
+
+def _stands_outside(url: str) -> bool:
+    if "://" not in url:
+        return _has_no_lock(Path(url))
+
+    async def has_no_transaction() -> bool:
+        # Others have one for a moment now and then, too.
+        async with connected(url) as conn:
+            for _ in range(200):
+                if not await conn.fetchval(_OPEN_TRANSACTIONS):
+                    return True
+        return False
+
+    return run(has_no_transaction())
 
 
 def _has_no_lock(store: Path) -> bool:

@@ -109,10 +109,12 @@ class Timers:
         self._last_offers = (0, 0)
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._heap) + sum(map(len, self._offers.values()))
 
     def keep(self, matters: Callable[[Kind, int], bool]) -> None:
         """Drop every entry that does not matter any more."""
+        for offers in self._offers.values():
+            offers[:] = [each for each in offers if matters("offer", each[0])]
         self._heap = [
             entry for entry in self._heap if entry[2] == "offers" or matters(entry[2], entry[3])
         ]

@@ -208,8 +208,7 @@ class ChangeReader:
         elif request.kind == "reprioritise" and row.state == RunState.QUEUED:
             row = await blob_values.open_values(self._store, row)
             scheduler.reprioritise(row, request.priority or 0)
-            # It may go before the runs of its lane that are held here: read the lane again after this commit.
-            self._queue.lanes([row.lane])
+            self._queue.moved(row.lane)
         scheduler.lifecycle.at_run = 0
 
 

@@ -59,6 +59,8 @@ class QueueReader:
         self._lanes: dict[int, LaneCursor] = {}
         self._lane_of: dict[int, int] = {}
         self._stale: set[int] = set()
+        self._moved: set[int] = set()
+        """Lanes in which the commit of this turn moves a run: they are read after it."""
         self._read_below = READ_BELOW
         self._new: list[int] = []
         self._named: list[int] = []
@@ -79,6 +81,11 @@ class QueueReader:
         for lane in lanes:
             self._lanes.setdefault(lane, LaneCursor(set()))
             self._stale.add(lane)
+
+    def moved(self, lane: int) -> None:
+        """A run gets another place in this lane, perhaps before those that are held."""
+        self._lanes.setdefault(lane, LaneCursor(set()))
+        self._moved.add(lane)
 
     async def reassign_lanes(self, term: int, read: Callable[[], None]) -> None:
         """Queued runs get the lanes that new limits ask for, in small batches beside the cycles.
@@ -180,7 +187,6 @@ class QueueReader:
         if self._new:
             arrived, self._new = self._new[:MAX_HEADS], self._new[MAX_HEADS:]
             known = self._rows | self._woken
-            self._rows = {}
             rows = [known[run] for run in arrived if run in known]
             if unread := [run for run in arrived if run not in known]:
                 rows += await self._store.arrivals(unread)
@@ -192,7 +198,10 @@ class QueueReader:
                 await self._put_named(scheduler, row)
         if self._stale:
             await self._read_on(scheduler)
-        self._woken, self._woken_tasks, self._woken_mails = {}, {}, []
+        self._stale |= self._moved
+        self._moved = set()
+        # What is left of them would be old in the next turn.
+        self._rows, self._woken, self._woken_tasks, self._woken_mails = {}, {}, {}, []
 
     async def _put_named(self, scheduler: Scheduler, row: RunRow) -> None:
         if row.seq in self._lane_of or row.generation:

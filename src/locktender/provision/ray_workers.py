@@ -241,6 +241,8 @@ class _Bridge:
         self._hello = dict(hello)
         self._timeout = timeout_seconds
         self._process: _BridgeProcess | None = None
+        self._killed: list[_BridgeProcess] = []
+        """Those that may not have ended yet."""
         self._lock = asyncio.Lock()
 
     async def call(self, verb: str, **order: Any) -> Any:
@@ -258,11 +260,10 @@ class _Bridge:
 
     async def end(self) -> None:
         async with self._lock:
-            process = self._process
             self._kill()
-            if process is not None:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(REAP_SECONDS):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REAP_SECONDS):
+                    for process in self._killed:
                         await process.exited.wait()
 
     async def _connected(self) -> _BridgeProcess:
@@ -288,8 +289,10 @@ class _Bridge:
 
     def _kill(self) -> None:
         process, self._process = self._process, None
+        self._killed = [each for each in self._killed if not each.exited.is_set()]
         if process is not None:
             process.close()
+            self._killed.append(process)
 
 
 class _BridgeProcess(asyncio.SubprocessProtocol):
