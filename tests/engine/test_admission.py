@@ -18,6 +18,7 @@ from locktender import (
     RunState,
     embedded,
 )
+from locktender.leader import queue_reader
 from locktender.observe.checker import Rejection
 from locktender.testing import Engines, Overlap, check_history, eventually, load_history
 from locktender.testing.processes import source
@@ -258,6 +259,26 @@ def test_e2_priority_then_age(make_engine: Engines, overlap: Overlap, tmp_path: 
     assert ended([first, *runs]) == {RunState.SUCCEEDED}
     assert overlap.labels("held") == ["0", "3", "2", "4", "1", "5"]
     assert overlap.peak("held") == 1
+
+
+def test_e2_a_run_beyond_the_heads_comes_to_the_front(
+    make_engine: Engines, overlap: Overlap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A leader holds the first runs of a lane. The one that is moved before them is read after that."""
+    monkeypatch.setattr(queue_reader, "MAX_HEADS_PER_LANE", 2)
+    engine = make_engine(max_concurrent_runs=1)
+    latch, later = tmp_path / "latch", tmp_path / "later"
+    later.touch()
+    first = submitter(engine, latch)(0)
+    eventually(lambda: overlap.count("held") == 1)
+    submit = submitter(engine, later)
+    runs = [submit(number) for number in range(1, 8)]
+    engine.queue.reprioritise(runs[-1], 9)
+    eventually(lambda: engine.queue.list()[0].run.id == runs[-1].id)
+    latch.touch()
+
+    assert ended([first, *runs]) == {RunState.SUCCEEDED}
+    assert overlap.labels("held") == ["0", "7", "1", "2", "3", "4", "5", "6"]
 
 
 def test_e2_each_value_has_a_peak_of_its_own(

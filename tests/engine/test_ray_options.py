@@ -10,9 +10,13 @@ import pytest
 
 from locktender.base.config import load
 from locktender.base.errors import InvalidSettings
+from locktender.provision import ray_workers
 from locktender.provision.options import provisioner_of, store_hash
 from locktender.provision.ray_workers import (
+    RayFailed,
     RayWorkers,
+    _Bridge,
+    _BridgeProcess,
     actor_options,
     demand_of,
 )
@@ -95,3 +99,23 @@ def test_ray_is_not_imported_and_told_how_to_install(there: bool):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "" if there else "pip install 'locktender[ray]'" in done.stdout
+
+
+async def test_a_bridge_that_refused_is_reaped(monkeypatch: pytest.MonkeyPatch):
+    """It is killed, and its end is waited for: else the loop may be closed before it."""
+    begun: list[_BridgeProcess] = []
+
+    class Noted(_BridgeProcess):
+        def __init__(self) -> None:
+            super().__init__()
+            begun.append(self)
+
+    answer = """import sys; sys.stdin.readline(); print('{"error": "no"}', flush=True); sys.stdin.read()"""
+    monkeypatch.setattr(ray_workers, "BRIDGE", (sys.executable, "-c", answer))
+    monkeypatch.setattr(ray_workers, "_BridgeProcess", Noted)
+    monkeypatch.setattr(ray_workers, "REAP_SECONDS", 60.0)
+    bridge = _Bridge({"address": "nowhere"}, timeout_seconds=60.0)
+    with pytest.raises(RayFailed, match="failed to connect to the Ray cluster at nowhere: no"):
+        await bridge.call("list")
+    await bridge.end()
+    assert [each.exited.is_set() for each in begun] == [True]
