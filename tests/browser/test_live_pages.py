@@ -115,19 +115,19 @@ def ask_limit(page: Page, limit: str) -> Locator:
     return page.locator("#dialog").get_by_role("button", name="Set", exact=True)
 
 
-def silent(page: Page) -> None:
-    """The stream of this page says nothing, and its clock is the test's."""
+def silent(page: Page, made_at: int = 0) -> None:
+    """The stream of this page says nothing but its number, 0, and its clock is the test's."""
 
     def answer(route: Route) -> None:
         said = "retry: 100000000\nevent: ready\ndata: 0\n\n"
         route.fulfill(content_type="text/event-stream", body=said)
 
     page.route("**/ui/live", answer)
-    # A page of a reading that may be old would ask once more by itself.
+    # A page that was made at another number would ask once more by itself.
     page.add_init_script(
-        """addEventListener("DOMContentLoaded", () => {
-          document.querySelector("[data-stale]")?.removeAttribute("data-stale");
-        })"""
+        f"""addEventListener("DOMContentLoaded", () => {{
+          document.getElementById("main").dataset.seen = "{made_at}";
+        }})"""
     )
     page.clock.install()
 
@@ -180,6 +180,14 @@ def test_hidden_tabs_close_their_stream_where_there_are_no_locks(browser: Browse
         for page in pages[:2]:
             page.evaluate(HIDE, False)
             shows(page, run)
+
+
+def test_a_page_from_before_a_change_asks_again_at_once(browser: Browser, held: Held):
+    """Nobody notified it: the change came between its making and its first word of the stream."""
+    with reading(browser, held.site.origin) as page:
+        silent(page, made_at=1)
+        with page.expect_request(lambda request: "hx-request" in request.headers):
+            page.goto("/runs")
 
 
 def test_a_page_asks_by_the_clock_only_while_it_must(browser: Browser, held: Held):

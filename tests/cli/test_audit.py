@@ -251,4 +251,4 @@ async def test_an_unreadable_graph_is_reported_and_the_rest_checked(url: str, st
         assert all("cannot be read" in each.message for each in done.violations)
     async with connect_async(url) as client:
         run = await client.runs.get((await client.runs.list())[0].id)
-        assert (await run.result("10s") is not None, await run.logs()) == (True, [])
+        assert (await run.result("60s") is not None, await run.logs()) == (True, [])

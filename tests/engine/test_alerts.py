@@ -43,6 +43,8 @@ DASHBOARD = DEPLOY / "grafana" / "dashboard.json"
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 PROMTOOL = os.environ.get("PROMTOOL") or shutil.which("promtool")
 HOUR_US = 3_600_000_000
+OF_A_BUSY_MACHINE = {"LocktenderSlowStateChanges"}
+"""One commit of few that took more than a second is enough: only its own test asks for it."""
 RULES: dict[str, dict[str, Any]] = {
     rule["alert"]: rule
     for group in yaml.safe_load(RULE_FILE.read_text())["groups"]
@@ -99,9 +101,10 @@ class Site:
 
     async def fires(self, *names: str) -> None:
         """These alerts and no others, from one scrape on."""
+        ignored = OF_A_BUSY_MACHINE.difference(names)
 
         async def found() -> bool:
-            return await self.firing() == set(names)
+            return await self.firing() - ignored == set(names)
 
         try:
             await until(found, f"the alerts {names}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from starlette.types import Message
 from tests.support.server_harness import until
 
 from locktender.base.errors import StoreError
@@ -90,3 +92,31 @@ async def test_a_history_that_cannot_be_read_makes_nothing_fresh(history: Histor
     shared.changed()
     assert not (await shared.work())[1]
     await shared.close()
+
+
+async def test_a_stream_is_ready_when_the_history_is_followed(
+    history: History, monkeypatch: pytest.MonkeyPatch
+):
+    """A change between the two would refresh no page."""
+    monkeypatch.setattr(live, "QUIET_SECONDS", 0.001)
+    history.end = None
+    feed = readings().feed
+    said: list[str] = []
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        said.append(message.get("body", b"").decode())
+
+    stream = asyncio.create_task(live.LiveStream(feed)({}, receive, send))
+    await until(lambda: ": quiet\n\n" in said, "the stream")
+    assert not any("ready" in each for each in said)
+    feed.number = 7
+    history.end = "1"
+    await until(lambda: "retry: 2000\nevent: ready\ndata: 7\n\n" in said, "the stream is ready")
+    history.end = "2"
+    await until(lambda: "event: changed\ndata: 8\n\n" in said, "the change")
+    await feed.close()
+    await stream

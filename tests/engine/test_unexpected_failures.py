@@ -84,7 +84,12 @@ KINDS: dict[str, tuple[Any, str, BaseException, str]] = {
         asyncio.CancelledError("its thread ended"),
         "failed to lead: what it waited for was cancelled",
     ),
-    "notification wait": (SqliteStore, "wait", OSError("no route"), "failed to wait for commits"),
+    "notification wait": (
+        SqliteStore,
+        "wait_for_changes",
+        OSError("no route"),
+        "failed to wait for commits",
+    ),
     "pickup": (SqliteStore, "wait_for_offers", OSError("no route"), "failed to read offers"),
     "sweep timer": (Leader, "worker_changed", OSError("odd"), "failed to begin a sweep"),
     "sweep": (Sweep, "expire", OSError("odd"), "because 1 term failed: internal: OSError: odd"),

@@ -35,6 +35,8 @@ only_postgres = pytest.mark.parametrize("store", ["postgres"], indirect=True)
 FAT_FILE = Path(__file__).parents[1] / "steps" / "stopped_steps.py"
 fat: Any = load(source(FAT_FILE))
 TRIES_SECONDS = 90.0
+LOOKS = 10
+LOOK_SECONDS = 0.1
 COPYING = (
     "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND state = 'active'"
     " AND query LIKE 'COPY %' AND wait_event = 'ClientRead'"
@@ -68,13 +70,20 @@ def stop_when(pid: int, url: str, condition: str) -> None:
     async def catch() -> None:
         end = time.monotonic() + TRIES_SECONDS
         async with connected(url) as conn:
+
+            async def stays() -> bool:
+                """Also when the server has received what the process had sent before."""
+                for _ in range(LOOKS):
+                    if not await conn.fetch(condition):
+                        return False
+                    await asyncio.sleep(LOOK_SECONDS)
+                return True
+
             while time.monotonic() < end:
                 if not await conn.fetch(condition):
                     continue
                 os.kill(pid, signal.SIGSTOP)
-                # What it had sent before has been received by now.
-                await asyncio.sleep(0.1)
-                if await conn.fetch(condition):
+                if await stays():
                     return
                 os.kill(pid, signal.SIGCONT)
         raise AssertionError(f"it was never caught: {condition}")

@@ -65,6 +65,13 @@ class LiveFeed:
             self._follows, self.number = False, self.number + 1
             await end_tasks([task])
 
+    async def begun(self) -> int | None:
+        """The number of the last change when the history is followed; None: not yet, after `QUIET_SECONDS`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(QUIET_SECONDS), self._changed:
+                await self._changed.wait_for(lambda: self._follows)
+        return self.mark
+
     async def next(self, seen: int) -> int:
         """The number of the last change when it is no longer `seen`; the same after `QUIET_SECONDS`."""
         with suppress(TimeoutError):
@@ -90,11 +97,11 @@ class LiveFeed:
                 log.debug("failed to read the end of the history: %s", error)
                 pause = AWAY_SECONDS
             else:
-                if changed:
+                if changed or not self._follows:
                     async with self._changed:
-                        self.number += 1
+                        self.number += changed
+                        self._follows = True
                         self._changed.notify_all()
-                self._follows = True
             await asyncio.sleep(pause)
 
 
@@ -138,16 +145,20 @@ class LiveStream(Response):
                         "headers": self.raw_headers,
                     }
                 )
-            seen = self._feed.number
-            said = "retry: 2000\nevent: ready\ndata: 0\n\n"
+            # Not ready before the history is followed: a change in between would never be noticed.
+            while (seen := await self._feed.begun()) is None:
+                await _send(send, ": quiet\n\n")
+            said = f"retry: 2000\nevent: ready\ndata: {seen}\n\n"
             while True:
-                async with asyncio.timeout(SEND_SECONDS):
-                    await send(
-                        {"type": "http.response.body", "body": said.encode(), "more_body": True}
-                    )
+                await _send(send, said)
                 number = await self._feed.next(seen)
                 said = f"event: changed\ndata: {number}\n\n" if number != seen else ": quiet\n\n"
                 seen = number
+
+
+async def _send(send: Send, said: str) -> None:
+    async with asyncio.timeout(SEND_SECONDS):
+        await send({"type": "http.response.body", "body": said.encode(), "more_body": True})
 
 
 async def _until_gone(receive: Receive) -> None:

@@ -96,6 +96,11 @@ class View:
     form: Mapping[str, str] = field(default_factory=dict[str, str])
     stale: bool = False
     """What the page shows may lack the last change: it asks again a moment later."""
+    mark: int | None = field(init=False)
+    """Of the live feed, before anything was read for this page. None: nobody follows the history."""
+
+    def __post_init__(self) -> None:
+        self.mark = None if self.readings is None else self.readings.feed.mark
 
     @property
     def client(self) -> AsyncClient:
@@ -198,7 +203,7 @@ class View:
             "me": self.principal,
             "may": self.may,
             "csrf": csrf_token(self.api, request),
-            "stale": self.stale,
+            "seen": "" if self.stale or self.mark is None else self.mark,
             "path": request.url.path,
             "query": request.query_params,
             "cli": self.cli,

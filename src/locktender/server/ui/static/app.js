@@ -59,22 +59,25 @@
   // A browser has six connections to a server for all of its pages. So only one page follows the stream, the one
   // that has the lock, and tells the others. A hidden page gives the lock up: the browser may freeze it.
   let pages = null, source = null, again = 0, said = "", before = false, leave = null;
-  const hear = (what) => {
+  const hear = (text) => {
+    const [what, number] = text.split(" ");
     if (what === "lost") { show("lost", "reconnecting"); return; }
     show("live", "live");
-    // "ready": the stream is new, and a page that was here before it may have missed a change.
-    if (what === "changed" || (before ? what === "ready" : $("[data-stale]"))) changed();
+    // "ready": the stream is new, and a page that was here before it may have missed a change. So may a new page
+    // that was made at another number.
+    if (what === "changed" || (before ? what === "ready" : number !== $("#main").dataset.seen)) changed();
     before = true;
   };
-  const tell = (what) => {
-    said = what === "lost" ? "lost" : "live";
-    hear(what);
-    pages?.postMessage(what);
+  const tell = (text) => {
+    said = text.replace(/ready|changed/, "live");
+    hear(text);
+    pages?.postMessage(text);
   };
   const open = () => {
     source = new EventSource("/ui/live");
-    source.addEventListener("ready", () => tell("ready"));
-    source.addEventListener("changed", () => tell("changed"));
+    for (const what of ["ready", "changed"]) {
+      source.addEventListener(what, ({ data }) => tell(`${what} ${data}`));
+    }
     source.onerror = (event) => {
       tell("lost");
       // The server refuses the stream: the browser does not try again, and the page may have to log in.
