@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from locktender.base.changes import End
 from locktender.base.graph import Graph, Node
 from locktender.base.ids import RunId
 from locktender.base.model import NewRun, WorkerRow
@@ -124,7 +125,7 @@ async def _cycles(store: Store) -> list[float]:
         now = await store.now()
         ending, running = running[:PER_CYCLE], running[PER_CYCLE:]
         for task, token in ending:
-            scheduler.ended(task, token, "completed", now, b"1", local=True)
+            scheduler.ended(End(task, token, "completed", b"1"), now, local=True)
         typical = len(ending) == PER_CYCLE and feed.behind <= 2 * PER_CYCLE
         await feed.fill(scheduler, is_behind=False)
         cycle = scheduler.cycle(now)

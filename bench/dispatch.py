@@ -22,6 +22,7 @@ import msgspec
 from bench import cluster_steps as steps
 from bench.report import Figure
 from locktender import AdmissionRejected, AsyncClient, Client, connect, connect_async
+from locktender.base.changes import End
 from locktender.base.clock import SystemClock
 from locktender.base.graph import Graph, Node
 from locktender.base.ids import RunId
@@ -206,7 +207,7 @@ async def _cycles(store: SqliteStore) -> Cycles:
         ending, running = running[:PER_CYCLE], running[PER_CYCLE:]
         typical = len(ending) == PER_CYCLE and feed.behind <= 2 * PER_CYCLE
         for task, token in ending:
-            scheduler.ended(task, token, "completed", now, b"1", local=True)
+            scheduler.ended(End(task, token, "completed", b"1"), now, local=True)
         await feed.fill(scheduler, is_behind=False)
         deciding = time.perf_counter()
         cycle = scheduler.cycle(now)

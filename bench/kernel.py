@@ -22,6 +22,7 @@ from collections.abc import Callable
 from tests.support.worlds import graph, items, numbers, run_row, step
 
 from bench.report import Figure
+from locktender.base.changes import End
 from locktender.base.graph import Graph, Item, PoolNeed
 from locktender.base.limits import Fair, Limits, PoolRule, Rate, TagRule
 from locktender.base.model import WorkerRow
@@ -46,7 +47,7 @@ def _worker() -> WorkerRow:
 
 def _end(scheduler: Scheduler, cycle: Cycle, now: int) -> None:
     for entry in cycle.starts:
-        scheduler.ended(entry.id, entry.token, "completed", now, b"1", local=True)
+        scheduler.ended(End(entry.id, entry.token, "completed", b"1"), now, local=True)
 
 
 # -- per decided task ------------------------------------------------------------------------------
@@ -140,7 +141,7 @@ def _cycles_with(tenants: int) -> Callable[[], float]:
         now += 1_000
         begun = time.process_time()
         for entry in running[:ENDS_PER_CYCLE]:
-            scheduler.ended(entry.id, entry.token, "completed", now, b"1", local=True)
+            scheduler.ended(End(entry.id, entry.token, "completed", b"1"), now, local=True)
             arrive(entry.run.row.tags["tenant"])
         del running[:ENDS_PER_CYCLE]
         running.extend(scheduler.cycle(now).starts)

@@ -15,6 +15,7 @@ from locktender.kernel.explain import TASK_TEXTS
 from locktender.kernel.explain_runs import RUN_TEXTS
 from locktender.kernel.gates import KINDS
 from locktender.kernel.gates.protocol import Gate
+from locktender.kernel.openings import TASK_OPENINGS
 from locktender.observe.checker.audit import GATE_RULES, RULES
 from locktender.observe.checker.waiting import TASK_GATES
 from locktender.server.ui.words import FAMILIES, GATE_TEXTS
@@ -68,6 +69,11 @@ def missing() -> list[str]:
             f"the rule of gate kind {kind!r} is not among the checker's RULES."
             for kind, rule in GATE_RULES.items()
             if rule not in RULES
+        ]
+        + [
+            f"gate kind {kind!r} has no opening (kernel/openings TASK_OPENINGS)."
+            for kind in TASK_TEXTS
+            if kind not in TASK_OPENINGS
         ]
         + [
             f"gate kind {kind!r} is not in TASK_GATES (observe/checker/waiting): waits at it would be refused."

@@ -323,7 +323,7 @@ def test_an_option_wins_over_a_parameter_of_the_same_name(engine: Client):
         ("postgresql://u:secret@no-host.invalid/db", StoreError, "host of .* is not known"),
         ("http://u:secret@localhost:8080", InvalidInput, "no user and password|is a server"),
         ("redis://localhost", InvalidInput, "redis:// is not a kind of store"),
-        (":memory:", InvalidInput, "the store is a file"),
+        (":memory:", InvalidInput, "not the name of a file"),
         ("", InvalidSettings, "url must be text"),
         (7, InvalidInput, "url must be text or a path"),
     ],

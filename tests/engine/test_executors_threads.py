@@ -122,9 +122,7 @@ class Struck(ThreadExecutor):
         ("after its end was told", "completed"),
     ],
 )
-async def test_a_thread_that_is_struck_with_a_flight_tells_one_end(
-    where: str, state: str, tmp_path: Path
-):
+async def test_a_thread_that_is_interrupted_reports_one_end(where: str, state: str, tmp_path: Path):
     async with Harness("thread", tmp_path, permits=1) as harness:
         harness.executor = Struck(1, clock=SystemClock())
         harness.executor.where = where

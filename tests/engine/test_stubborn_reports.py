@@ -16,7 +16,7 @@ def told(token: int, since: int = NOW) -> Stopping:
     return Stopping(token, "timeout", since, task=token + 100, step="shop.fetch")
 
 
-def test_f4_what_stops_in_time_is_nobodys_business(caplog: pytest.LogCaptureFixture):
+def test_f4_what_stops_in_time_is_not_reported(caplog: pytest.LogCaptureFixture):
     reports = StubbornReports()
 
     assert not reports.update(NOW + STOP_US - 1, [("thread", told(1))])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.worlds import graph, items, needs, numbers, run_row, step, world
 
-from locktender.base.changes import TaskRow
+from locktender.base.changes import End, TaskRow
 from locktender.base.clock import SECOND
 from locktender.base.graph import Graph
 from locktender.base.ids import run_of
@@ -91,7 +91,7 @@ def test_b7_an_item_that_stands_aside_lacks_no_worker_yet():
     [first] = scheduler.cycle(NOW).starts
     now = NOW + 60 * SECOND
     # When it ends, and no worker is left for the second
-    scheduler.ended(first.id, first.token, "completed", now, b"1", local=True)
+    scheduler.ended(End(first.id, first.token, "completed", b"1"), now, local=True)
     scheduler.worker_left("w", "done")
     [second] = scheduler.lifecycle.tasks.values()
     for later in (0, 1, 29):

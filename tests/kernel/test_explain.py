@@ -17,6 +17,7 @@ from tests.support.worlds import (
     worker_row,
 )
 
+from locktender.base.changes import End
 from locktender.base.graph import Graph, RetryPolicy
 from locktender.base.limits import Fair, Limits, PoolRule, Rate, TagRule
 from locktender.base.model import Failure
@@ -63,7 +64,7 @@ class Stage:
 
     def end(self, entry: TaskEntry, state: str = "completed") -> None:
         error = BOOM if state == "failed" else None
-        self.lead.ended(entry.id, entry.token, state, self.now, b"1", error, local=True)
+        self.lead.ended(End(entry.id, entry.token, state, b"1", error), self.now, local=True)
         self.lead.cycle(self.now)
 
 

@@ -44,7 +44,7 @@ EIGHT: dict[str, Any] = {"permits": {"thread": 8, "async": 100}}
         ),
         (
             worker(used={"thread": 2}, share=35, memory=0.85, pressed={"memory": 0.8}, **EIGHT),
-            "holds itself back to 35 % of its permits (2 of 8 in use): memory 85 % (over 80 %)",
+            "uses 35 % of its permits under pressure (2 of 8 in use): memory 85 % (over 80 %)",
         ),
         (
             worker(used={"thread": 95}, full=("thread",), permits={"thread": 100}),
@@ -80,7 +80,7 @@ def test_e7_of_several_workers_it_says_how_many_of_each_kind():
     assert no_room(several, "thread", stubborn=1) == (
         "of 4 workers that could take it 1 is draining (take it back: locktender workers undrain d),"
         " 2 have all thread permits in use (16 tasks),"
-        " 1 holds itself back to 50 % of its permits (4 of 8 in use): memory 90 % (over 80 %)"
+        " 1 uses 50 % of its permits under pressure (4 of 8 in use): memory 90 % (over 80 %)"
         ", 1 asked to stop and still running"
     )
     assert no_room([several[3], worker("e", draining=True)], "thread") == (

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from tests.support.worlds import graph, needs, run_row, step, worker_row
 
-from locktender.base.changes import TaskRow
+from locktender.base.changes import End, TaskRow
 from locktender.base.graph import RetryPolicy
 from locktender.base.ids import task_id
 from locktender.base.limits import Limits, PoolRule
@@ -101,7 +101,7 @@ def test_a_commit_with_an_end_of_the_own_worker_is_awaited(state: str):
     [entry] = lead.cycle(NOW).starts
     error = None if state == "handed_back" else BOOM
 
-    lead.ended(entry.id, entry.token, state, NOW + 1, None, error, local=True)
+    lead.ended(End(entry.id, entry.token, state, None, error), NOW + 1, local=True)
     commit = lead.cycle(NOW + 1).commit
 
     assert not commit.preparing

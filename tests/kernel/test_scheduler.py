@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from tests.support.worlds import graph, items, needs, numbers, run_row, step, worker_row
 
+from locktender.base.changes import End
 from locktender.base.commits import Commit
 from locktender.base.events import Change
 from locktender.base.graph import Const, Graph, Output, RetryPolicy
@@ -60,7 +61,7 @@ class Stage:
     def end(self, entry: TaskEntry, state: str = "completed") -> bool:
         error = BOOM if state in ("failed", "timed_out") else None
         return self.lead.ended(
-            entry.id, entry.token, state, self.now, b"1", error, local=self.local
+            End(entry.id, entry.token, state, b"1", error), self.now, local=self.local
         )
 
     def life(self, task: int) -> list[tuple[str, str]]:
@@ -103,7 +104,7 @@ def test_c2_an_end_told_twice_is_acted_on_once(state: str, local: bool):
     token = entry.token
     assert stage.end(entry, state)
     for _ in range(3):
-        assert not stage.lead.ended(entry.id, token, state, stage.now, b"1", BOOM, local=local)
+        assert not stage.lead.ended(End(entry.id, token, state, b"1", BOOM), stage.now, local=local)
     stage.cycle()
     assert stage.lead.stale_facts == 3
     assert stage.lead.ledger.pool("db").used == (1 if state == "handed_back" else 0)
@@ -120,7 +121,7 @@ def test_c2_a_stale_attempt_does_not_change_the_next():
     stage.cycle()
     assert entry.token > old
     for state in ("completed", "failed", "cancelled", "handed_back"):
-        assert not stage.lead.ended(entry.id, old, state, stage.now, b"1", BOOM, local=True)
+        assert not stage.lead.ended(End(entry.id, old, state, b"1", BOOM), stage.now, local=True)
     assert entry.state == TaskState.RUNNING
     stage.lead.accepted(entry.id, old, stage.now)
     stage.lead.withdrawn([(entry.id, old)], TaskState.REQUESTED, stage.now)
@@ -129,7 +130,7 @@ def test_c2_a_stale_attempt_does_not_change_the_next():
 
 def test_c2_facts_of_tasks_nobody_knows_are_counted_and_dropped():
     stage = Stage(graph(step()))
-    assert not stage.lead.ended(99, 1, "completed", NOW, local=False)
+    assert not stage.lead.ended(End(99, 1, "completed"), NOW, local=False)
     stage.lead.accepted(99, 1, NOW)
     stage.lead.withdrawn([(99, 1)], TaskState.CANCELLED, NOW)
     stage.lead.cancel_run(99, NOW)
@@ -183,12 +184,12 @@ def test_retry_after_overrides_the_back_off_and_fatal_ends_it():
     stage.submit()
     entry = stage.entry("a")
     error = msgspec.json.encode(Failure("Retry", "later", retry_after_us=77))
-    stage.lead.ended(entry.id, entry.token, "failed", NOW, error=error, local=True)
+    stage.lead.ended(End(entry.id, entry.token, "failed", error=error), NOW, local=True)
     assert stage.cycle().next_wake == NOW + 77
     stage.now += 77
     stage.cycle()
     fatal = msgspec.json.encode(Failure("Fatal", "no use", retryable=False))
-    stage.lead.ended(entry.id, entry.token, "failed", stage.now, error=fatal, local=True)
+    stage.lead.ended(End(entry.id, entry.token, "failed", error=fatal), stage.now, local=True)
     assert stage.cycle().ended == [1]
 
 
@@ -370,9 +371,8 @@ def test_e5_slots_of_a_drain_list_stay_for_the_pool_lease(error: bytes | None, s
     entry = stage.entry("a")
     stage.accept(entry)
     stage.now = NOW + 10
-    stage.lead.ended(
-        entry.id, entry.token, "handed_back", stage.now, None, error, "drain", local=False
-    )
+    end = End(entry.id, entry.token, "handed_back", None, error, "drain")
+    stage.lead.ended(end, stage.now, local=False)
     stage.cycle()
     assert entry.state == state
     stage.now = NOW + 70

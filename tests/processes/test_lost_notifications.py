@@ -40,7 +40,7 @@ POLL_MS = 200
 
 
 @pytest.mark.parametrize("deaf", ["leader", "both"])
-def test_d8_nobody_hears_anything(
+def test_d8_all_notifications_are_lost(
     cluster: Cluster, overlap: Overlap, record_property: Any, deaf: str
 ):
     """Each change waits for a poll, of the leader or of the worker: it comes."""

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from tests.support.worlds import settle, worker_row
 
+from locktender.base.changes import End
 from locktender.base.limits import PoolRule
 from locktender.base.states import HOLDING, TaskState
 from locktender.kernel.commit_builder import Cycle
@@ -81,7 +82,7 @@ class Copy:
     def end(self, task: TaskEntry) -> None:
         if task.state == TaskState.SCHEDULED:
             self.lead.accepted(task.id, task.token, self.now)
-        self.lead.ended(task.id, task.token, "completed", self.now, b"1", None, local=True)
+        self.lead.ended(End(task.id, task.token, "completed", b"1"), self.now, local=True)
 
     def wait(self, until: int) -> None:
         """Those before it go as time lets them."""

@@ -28,7 +28,7 @@ Measured = Callable[[str, object], None]
 
 @dataclass
 class Fleet:
-    """What stands for a whole module: see `standing.py`."""
+    """What stands for a whole module: see `shared_cluster.py`."""
 
     cluster: Cluster
     client: Client

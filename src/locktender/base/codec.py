@@ -34,10 +34,8 @@ from locktender.base.secrets import ENCODED_MARKS
 
 __all__ = [
     "BLOB_KEY",
-    "BLOB_THRESHOLD",
     "ERROR_KEY",
     "MAX_DEPTH",
-    "MAX_VALUE",
     "StepError",
     "blob_ref",
     "decode",
@@ -53,11 +51,6 @@ __all__ = [
     "render_call",
     "split_list",
 ]
-
-BLOB_THRESHOLD = 256 * 1024
-"""Values above this are kept as blobs, by reference."""
-MAX_VALUE = 2 * 1024 * 1024
-"""Values above this are refused."""
 
 T = TypeVar("T")
 

@@ -20,7 +20,16 @@ import msgspec
 from locktender.base import tracebacks
 from locktender.base.durations import microseconds, spoken
 from locktender.base.errors import InvalidInput, InvalidSettings
-from locktender.base.limits import CLAIM_BATCH, Fair, Limits, Placement, PoolRule, TagRule
+from locktender.base.limits import (
+    CLAIM_BATCH,
+    DISPATCH_DEADLINE_US,
+    MAX_VALUE_BYTES,
+    Fair,
+    Limits,
+    Placement,
+    PoolRule,
+    TagRule,
+)
 from locktender.base.names import UNLIMITED, did_you_mean, undeclared
 from locktender.base.settings_files import check_path, nearest
 from locktender.base.settings_values import KEYS, Key
@@ -203,13 +212,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     topic_retention_us: int = microseconds("7d")
     """How long events of a topic are kept for runs that begin to wait later."""
     queue_timeout_us: int | None = None
-    dispatch_deadline_us: int = microseconds("4h")
+    dispatch_deadline_us: int = DISPATCH_DEADLINE_US
 
     # values
     blob_url: str = ""
     """Where values over `blob_over` are stored, as a url of fsspec; empty: in the store."""
     blob_over_bytes: int = 256 * 1024
-    max_value_bytes: int = 2 * 1024 * 1024
+    max_value_bytes: int = MAX_VALUE_BYTES
     """A value above it is refused."""
     retention_us: int | None = None
     """The leader prunes runs that ended so long ago. None: it prunes nothing."""

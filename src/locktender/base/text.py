@@ -27,7 +27,7 @@ def offered_to(worker: str, at: int, offers: int, now: int) -> str:
 
 
 def stop_text(reason: str, since: int, now: int) -> str:
-    """Of an attempt that was and still runs; in whole seconds, for its instant is not known better."""
+    """Of an attempt that was asked to stop and still runs; in whole seconds, as exact as its instant is known."""
     return f"asked to stop {spoken(max(0, now - since) // SECOND * SECOND)} ago: {reason}"
 
 

@@ -145,7 +145,7 @@ class Demo:
                 " nothing was stored"
             )
             return 1
-        raise DemoFailed("a run beyond the ceiling was taken.")
+        raise DemoFailed("a run above the ceiling was accepted.")
 
     def _try(self, client: Client) -> Run[Any] | None:
         try:

@@ -58,7 +58,7 @@ TlsKey = Annotated[
 
 
 async def check_tokens(shell: Context, settings: Settings) -> None:
-    """Refuses a server that would answer nobody."""
+    """Refuses to start a server that asks for tokens where no token is valid."""
     from locktender.client.core import Core
     from locktender.client.tokens import AsyncTokens
 

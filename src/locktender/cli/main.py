@@ -153,7 +153,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _UsageError as error:
         return _usage(error, shell, arguments)
     except OSError as error:  # a working directory that is gone, a disk that is full …
-        show(Internal(f"the system says: {error}.", hint="--debug shows where."), shell)
+        show(
+            Internal(f"the operating system reported: {error}.", hint="--debug shows where."), shell
+        )
         return BAD
     except Exception as error:  # noqa: BLE001 — a fault of our own must not look like the user's
         fault = Internal(

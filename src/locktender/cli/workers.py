@@ -60,7 +60,7 @@ def list_(shell: Context) -> None:
 
 
 def show(shell: Context, worker: Id) -> None:
-    """One worker: where it is, what it feels, what it can run and in which version."""
+    """One worker: its machine, its pressure, its steps and their versions."""
     from locktender.cli.tables import table
 
     with shell.connect() as client:

@@ -125,12 +125,15 @@ class AsyncSchedules:
         """Sets a schedule: runs of `flow` with `args`, one per tick. Setting it again replaces it.
 
         flow        a flow, or the name of one that a worker has announced
+        args        its arguments, by name; default none
         cron        five fields, in `tz`; or every="15m"; or at=... once
+        tz          the zone of `cron` and of an `at` without one; default "UTC"
         jitter      each run comes up to this much later than its tick; default none
         overlap     while a run of it is active: "skip" (default) the tick, "queue" one, "replace" the run,
                     "allow" both
-        catch_up    ticks that nobody led at: "none" (default) runs, the "last", or "all"
+        catch_up    ticks while there was no leader: "none" (default) runs, the "last", or "all"
         max_active  active runs of it before `overlap` decides; default 1, with "allow" no bound
+        paused      set it without starting it; default False
         tags        of its runs, beside those of the flow; default none
 
             schedules.set("nightly", build, {"names": ["a"]}, cron="0 3 * * 1-5", tz="Europe/Berlin")

@@ -17,6 +17,7 @@ from locktender.base.ids import RunId, run_id
 from locktender.base.limits import pool_name
 from locktender.base.model import NewRun, Request
 from locktender.base.names import count
+from locktender.base.text import counted
 from locktender.base.tracebacks import public
 from locktender.client import results
 from locktender.client.bridge import Bridge
@@ -27,7 +28,7 @@ from locktender.store.protocol import Submit
 
 FLOW = STEP = "locktender:hold"
 MIN_LEASE_US = SECOND
-DISPATCH_DEADLINE_US = 30 * SECOND
+HOLD_DISPATCH_DEADLINE_US = 30 * SECOND
 """A request whose slot worker has died passes every gate but the worker's: after this it is dropped."""
 
 
@@ -93,10 +94,15 @@ class AsyncSlots:
         core = self._core
         core.guard.check()
         if self._held is not None:
-            raise LocktenderError("these slots were taken once.", hint="Call slots(...) again.")
+            raise LocktenderError(
+                "this slots() object was already used.", hint="Call slots(...) again."
+            )
         if self._pool.endswith("[*]"):
             raise InvalidInput(
-                "api[*] stands for every key.", field="pool", got=self._pool, hint="Name one key."
+                f"{self._pool} names all keys of a pool; slots() needs one of them.",
+                field="pool",
+                got=self._pool,
+                hint="Name one key.",
             )
         worker = await core.holders.get(self._lease_us)
         graph = self._graph(worker)
@@ -170,7 +176,7 @@ class AsyncSlots:
             executor="hold",
             pools=(PoolNeed(name, self._n, (key,) if key else ()),),
             needs={LABEL: worker.id},
-            dispatch_deadline_us=DISPATCH_DEADLINE_US,
+            dispatch_deadline_us=HOLD_DISPATCH_DEADLINE_US,
             # No other worker can have it: once abandoned it is over.
             max_abandons=1,
         )
@@ -180,7 +186,7 @@ class AsyncSlots:
         digest, body = graph_check.digest(graph)
         # Where this process dies while it waits, the engine drops the request by itself.
         queue_timeout = (
-            None if self._timeout_us is None else self._timeout_us + DISPATCH_DEADLINE_US
+            None if self._timeout_us is None else self._timeout_us + HOLD_DISPATCH_DEADLINE_US
         )
         run = NewRun(
             id=run_id(self._core.clock.now(), os.urandom(11)),
@@ -208,7 +214,8 @@ class AsyncSlots:
         finally:
             ended.cancel()
         raise WaitTimeout(
-            f"no {self._n} slots of pool {self._pool!r} within {spoken(self._timeout_us or 0)}.",
+            f"timed out after {spoken(self._timeout_us or 0)} waiting for"
+            f" {counted(self._n, 'slot')} of pool {self._pool!r}.",
             field="timeout",
             got=timeout,
             hint=f"See their holders: locktender pools info {self._pool}.",

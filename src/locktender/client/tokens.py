@@ -120,7 +120,7 @@ class AsyncTokens:
                 "valid"
             ]:
                 raise InvalidInput(
-                    "the token that this one is made with has no rights any more.", field="token"
+                    "the token of this request was revoked or has expired.", field="token"
                 )
             raise InvalidInput(
                 f"there is a token {label!r} already.",

@@ -219,29 +219,33 @@ class AdmissionQueue(Generic[W]):
     def _reserved_for_others(
         self, gate: SlotGate, lane: Lane[W], waiter: W, need: int, now: int
     ) -> Block | None:
-        """The slots of `gate` that are kept for others and that `waiter` would take away.
-
-        They are kept for tasks that stand before it in global order, were overtaken too often and wait
-        for pools alone. For a task that waits for a worker, a window or the end of a pause nothing is
-        kept: it could not use the slots, and the pool would stand empty.
-        """
-        own = self.key(lane, waiter)
         kept = 0
-        for other, slots in gate.kept.items():
-            holder = self.reserved.get(other)
-            if (
-                other is lane
-                or holder is None
-                or self.key(other, holder) >= own
-                or not self.waits_for_pools(other)
-                # What a timed gate grants comes back by itself while the other waits elsewhere.
-                or (gate.timed and other.parked_at is not gate)
-            ):
-                continue
+        for _, slots in self.kept_for_others(gate, lane, waiter, self.key):
             kept += slots
             if gate.blocks(need + kept, now) is not None:
                 return Block(gate, "reserved", need, gate.used, gate.limit, kept=kept)
         return None
+
+    def kept_for_others(
+        self, gate: SlotGate, lane: Lane[W], waiter: W, key: Callable[[Lane[W], W], Key]
+    ) -> Iterator[tuple[Lane[W], int]]:
+        """Lanes for which slots of `gate` are kept from `waiter`, and how many; `key`: the order of decision.
+
+        They are kept for tasks before it that were overtaken too often and wait for pools alone. For a task that
+        waits for a worker, a window or the end of a pause nothing is kept: the pool would stand empty.
+        """
+        own = key(lane, waiter)
+        for other, slots in gate.kept.items():
+            holder = self.reserved.get(other)
+            if (
+                other is not lane
+                and holder is not None
+                and key(other, holder) < own
+                and self.waits_for_pools(other)
+                # What a timed gate grants comes back by itself while the other waits elsewhere.
+                and not (gate.timed and other.parked_at is not gate)
+            ):
+                yield other, slots
 
     def waits_for_pools(self, lane: Lane[W]) -> bool:
         """Pools alone block this lane, and could let it pass: nothing else would stop its head."""

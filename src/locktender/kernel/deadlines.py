@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from locktender.base.durations import spoken
-
-DISPATCH_DEADLINE_US = 4 * 3_600_000_000
+from locktender.base.limits import DISPATCH_DEADLINE_US
 
 
 class Until(msgspec.Struct, frozen=True):

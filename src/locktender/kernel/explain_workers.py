@@ -22,31 +22,25 @@ from locktender.kernel.placement import NoRoom, Worker
 def no_fitting_worker(workers: Sequence[Worker], requirement: Requirement) -> str:
     """What the workers lack, the nearest first: the version, then a label, then permits, then the step itself."""
     if requirement.step == TRACE:
-        return _no_tracing_worker(workers, requirement.signature)
+        return _no_tracing_worker(workers, requirement)
     wanted = ", ".join(f"{label}={value}" for label, value in requirement.needs)
     only = len(workers) == 1
     text = "the only worker cannot" if only else f"none of {len(workers):,} workers can"
     text += f" run step {requirement.step}"
-    knowing = [
-        worker
-        for worker in workers
-        if worker.row.steps is None or requirement.step in worker.row.steps
-    ]
-    able = [worker for worker in knowing if _version(worker, requirement) == requirement.signature]
+    lacking = {worker.id: worker.misfit(requirement) for worker in workers}
+    knowing = [worker for worker in workers if lacking[worker.id] != "code"]
+    able = [worker for worker in knowing if lacking[worker.id] != "version"]
     if not knowing:
         unknown = "it does not know it" if only else "none knows it"
         return f"{text}{f' with {wanted}' if wanted else ''}: {unknown}"
     if not able:
-        others = ", ".join(sorted({_version(worker, requirement) for worker in knowing}))
+        found = {(worker.row.steps or {}).get(requirement.step, "") for worker in knowing}
+        others = ", ".join(sorted(found))
         return (
             f"{text} in version {requirement.signature}, which its run was submitted with;"
             f" {_know(knowing, only=only)} it in another version ({others})"
         )
-    labelled = [
-        worker
-        for worker in able
-        if all(worker.row.labels.get(label) == value for label, value in requirement.needs)
-    ]
+    labelled = [worker for worker in able if lacking[worker.id] != "labels"]
     if not labelled:
         asked = " ".join(
             f"--label {shlex.quote(f'{key}={value}')}" for key, value in requirement.needs
@@ -58,9 +52,10 @@ def no_fitting_worker(workers: Sequence[Worker], requirement: Requirement) -> st
     return f"{text}: {_know(labelled, only=only)} it without {requirement.executor} permits"
 
 
-def _no_tracing_worker(workers: Sequence[Worker], flow: str) -> str:
-    """Of a run submitted by name: nobody can trace its flow."""
-    knowing = [worker for worker in workers if flow in worker.row.flows]
+def _no_tracing_worker(workers: Sequence[Worker], requirement: Requirement) -> str:
+    """Of a run submitted by name: no worker can trace its flow."""
+    flow = requirement.signature
+    knowing = [worker for worker in workers if worker.misfit(requirement) != "code"]
     if knowing:
         some = (
             "the worker that knows" if len(knowing) == 1 else f"{len(knowing):,} workers that know"
@@ -69,11 +64,6 @@ def _no_tracing_worker(workers: Sequence[Worker], flow: str) -> str:
     hint = nearest(flow, {name for worker in workers for name in worker.row.flows})
     start = "Start a worker with its code: locktender worker FILE.py"
     return f"no worker knows flow {flow}. {hint or start}"
-
-
-def _version(worker: Worker, requirement: Requirement) -> str:
-    steps = worker.row.steps
-    return requirement.signature if steps is None else steps.get(requirement.step, "")
 
 
 def _know(workers: Sequence[Worker], *, only: bool) -> str:
@@ -162,11 +152,11 @@ def _has(kind: NoRoom, group: Sequence[Worker], executor: str, now: int) -> str:
         case "pressed":
             if not one:
                 signals = sorted({signal for worker in group for signal in worker.row.pressed})
-                return f"hold themselves back ({', '.join(signals) or 'pressure'})"
+                return f"use fewer permits under pressure ({', '.join(signals) or 'pressure'})"
             of = max(0, first.permits.get(executor, 0))
             tasks = f" ({_used(group, executor)} of {of} in use)" if of else ""
             why = ", ".join(pressures(first.pressed, first.memory, first.p99_us)) or "pressure"
-            return f"holds itself back to {first.share} % of its permits{tasks}: {why}"
+            return f"uses {first.share} % of its permits under pressure{tasks}: {why}"
         case "offers":
             offers = sum(worker.offered for worker in group)
             takes = "takes" if one else "take"

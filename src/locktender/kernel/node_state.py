@@ -100,7 +100,7 @@ class NodeState(msgspec.Struct):
 
 
 class Existing(msgspec.Struct, frozen=True):
-    """A row that is already there, as `Progress` needs it at a rebuild."""
+    """A row that is already there, as `RunGraph` needs it at a rebuild."""
 
     node: int
     idx: int

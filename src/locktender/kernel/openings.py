@@ -8,9 +8,9 @@ too, and so on. What is named is enough if nobody else comes, and less is not.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from locktender.base.durations import spoken
 from locktender.kernel.entries import TaskEntry
@@ -84,10 +84,7 @@ class _Walk:
             self._closed = list(self._not_passed(lane, entry))
         finally:
             for worker, executor in self._placed:
-                worker.used -= 1
-                worker.used_by[executor] -= 1
-                worker.assigned -= 1
-                worker.offered -= 1
+                self._ledger.workers.undo_claim(worker, executor)
 
     def closed_behind(self) -> list[Gate]:
         """Gates that are open now, and closed when the task's turn comes."""
@@ -196,16 +193,8 @@ class _Walk:
         """Slots that stay reserved for tasks before it which have not started."""
         if not isinstance(gate, SlotGate) or not gate.kept:
             return 0
-        queue, own = self._queue, self._key(lane, task)
-        return sum(
-            slots
-            for other, slots in gate.kept.items()
-            if other is not lane
-            and other not in self._served
-            and (holder := queue.reserved.get(other)) is not None
-            and self._key(other, holder) < own
-            and queue.waits_for_pools(other)
-        )
+        others = self._queue.kept_for_others(gate, lane, task, self._key)
+        return sum(slots for other, slots in others if other not in self._served)
 
 
 class _Asked(NamedTuple):
@@ -219,20 +208,49 @@ class _Asked(NamedTuple):
     def opening(self, gate: Gate, taken: int) -> GateOpening:
         """What `gate` lacks; `taken`: what those before the task take of it."""
         need = next((slots for pool, slots in self.lane.needs if pool is gate), 1)
+        return TASK_OPENINGS[gate.kind](self, gate, taken, need)
+
+    def worker(self, gate: Gate, taken: int, need: int) -> GateOpening:
+        assert isinstance(gate, WorkerGate)  # noqa: S101
+        requirement, permits, ends = gate.requirement, taken + need, self._permits_to_free(gate)
+        wanted = "".join(f" and {label}={value}" for label, value in requirement.needs)
+        several = "one" if permits == 1 else str(permits)
+        text = (
+            f"{several} more {requirement.executor} permit{'' if permits == 1 else 's'}"
+            f" on workers with step {requirement.step}{wanted}"
+        )
+        if ends.enough:
+            text += f", or {ends.text()}"
+        return GateOpening(
+            "worker", text, None, ends.tasks, ends.enough, permits=permits, about=self.trial.about
+        )
+
+    def rate(self, gate: Gate, taken: int, need: int) -> GateOpening:
+        assert isinstance(gate, RateGate)  # noqa: S101
+        now = self.view.now
+        at = gate.granted_at(need, after=taken, now=now)
+        if at == UNBOUNDED:
+            text = f"pool {gate.name} with a burst of {need} (locktender pools set {gate.name} --burst {need})"
+            return GateOpening(gate.label(), text, need)
+        text = f"{spoken(max(0, at - now))} to pass for the rate of pool {gate.name}"
+        return GateOpening(gate.label(), text, at=at, about=self.trial.about)
+
+    def bound(self, gate: Gate, taken: int, need: int) -> GateOpening:
+        """The run's own bounds are part of its flow: nobody can change them."""
+        slots, ends = gate.used + taken + need - gate.limit, self._ends(gate, need)
+        text = ends.text() if ends.tasks else "those before it to end"
         about = self.trial.about
-        if isinstance(gate, WorkerGate):
-            return _worker(gate, taken + 1, self._permits_to_free(gate), about=about)
-        if isinstance(gate, RateGate):
-            return _rate(gate, taken, need, self.view.now, about=about)
+        return GateOpening(
+            gate.label(), text, None, ends.tasks, ends.enough, slots=slots, about=about
+        )
+
+    def pool(self, gate: Gate, taken: int, need: int) -> GateOpening:
+        assert isinstance(gate, PoolGate)  # noqa: S101
         name, limit = gate.label(), gate.used + taken + need
         slots = limit - gate.limit
-        if isinstance(gate, PoolGate) and (gate.limit < 0 or slots <= 0):
+        if gate.limit < 0 or slots <= 0:
             return GateOpening(name, f"pool {gate.name} resumed", resume=True)
         ends = self._ends(gate, need)
-        if not isinstance(gate, PoolGate):
-            # The run's own bounds are part of its flow: nobody can change them.
-            text = ends.text() if ends.tasks else "those before it to end"
-            return GateOpening(name, text, None, ends.tasks, ends.enough, slots=slots, about=about)
         text = f"pool {gate.name} {gate.limit} → {limit}" + (" and resumed" if gate.paused else "")
         at = None
         if gate.limit < need:
@@ -255,7 +273,7 @@ class _Asked(NamedTuple):
             slots=slots,
             resume=gate.paused,
             at=at,
-            about=about,
+            about=self.trial.about,
         )
 
     def _ends(self, gate: Gate, need: int) -> _Ends:
@@ -343,26 +361,14 @@ def _ends(holders: list[tuple[int, int]], slots: int) -> _Ends:
     return _Ends(tasks, 0, more)
 
 
-def _rate(gate: RateGate, taken: int, need: int, now: int, *, about: bool) -> GateOpening:
-    at = gate.granted_at(need, after=taken, now=now)
-    if at == UNBOUNDED:
-        text = f"pool {gate.name} with a burst of {need} (locktender pools set {gate.name} --burst {need})"
-        return GateOpening(gate.label(), text, need)
-    text = f"{spoken(max(0, at - now))} to pass for the rate of pool {gate.name}"
-    return GateOpening(gate.label(), text, at=at, about=about)
-
-
-def _worker(gate: WorkerGate, permits: int, ends: _Ends, *, about: bool) -> GateOpening:
-    requirement = gate.requirement
-    wanted = "".join(f" and {label}={value}" for label, value in requirement.needs)
-    several = "one" if permits == 1 else str(permits)
-    text = (
-        f"{several} more {requirement.executor} permit{'' if permits == 1 else 's'}"
-        f" on workers with step {requirement.step}{wanted}"
-    )
-    if ends.enough:
-        text += f", or {ends.text()}"
-    return GateOpening("worker", text, None, ends.tasks, ends.enough, permits=permits, about=about)
+TASK_OPENINGS: Final[dict[str, Callable[[_Asked, Gate, int, int], GateOpening]]] = {
+    "run": _Asked.bound,
+    "window": _Asked.bound,
+    "pool": _Asked.pool,
+    "rate": _Asked.rate,
+    "worker": _Asked.worker,
+}
+"""What opens a gate, by its kind."""
 
 
 def older(lane: Lane[TaskEntry], task: TaskEntry) -> int:

@@ -43,20 +43,15 @@ def _abilities(row: WorkerRow) -> tuple[object, ...]:
     return row.labels, row.steps, row.flows, row.permits
 
 
-def knows(row: WorkerRow, requirement: Requirement) -> bool:
-    """Whether the worker has the code: of a step in its version, of a flow that is to be traced in any."""
-    if row.steps is None:
-        return True
-    if requirement.step == TRACE:
-        return requirement.signature in row.flows
-    return row.steps.get(requirement.step) == requirement.signature
+Misfit = Literal["", "code", "version", "labels", "permits"]
+"""The first thing that a worker lacks for a requirement; empty where it fits."""
 
 
 class Worker:
     """A worker as the leader sees it. What is in flight is counted from tasks, not from its reports."""
 
     __slots__ = (
-        "_fits",
+        "_misfits",
         "asked_again_at",
         "assigned",
         "by",
@@ -96,7 +91,7 @@ class Worker:
         self.stalled_since: int = 0
         """Its lease has passed and its process lives: since when. 0: it is not stalled."""
         self.assigned: int = 0
-        self._fits: dict[Requirement, bool] = {}
+        self._misfits: dict[Requirement, Misfit] = {}
 
     @property
     def id(self) -> str:
@@ -105,7 +100,7 @@ class Worker:
     def describe(self, row: WorkerRow) -> None:
         known = self.row
         if _abilities(row) != _abilities(known):
-            self._fits.clear()
+            self._misfits.clear()
         self.row = row
 
     @property
@@ -115,15 +110,25 @@ class Worker:
         return row.draining, *_abilities(row)
 
     def fits(self, requirement: Requirement) -> bool:
-        known = self._fits.get(requirement)
+        known = self._misfits.get(requirement)
         if known is None:
-            row = self.row
-            known = self._fits[requirement] = (
-                row.permits.get(requirement.executor, 0) != 0
-                and all(row.labels.get(label) == value for label, value in requirement.needs)
-                and knows(row, requirement)
-            )
-        return known
+            known = self._misfits[requirement] = self.misfit(requirement)
+        return not known
+
+    def misfit(self, requirement: Requirement) -> Misfit:
+        """What it lacks. Of a flow that is to be traced, any version will do."""
+        row = self.row
+        if row.steps is not None:
+            if requirement.step == TRACE:
+                if requirement.signature not in row.flows:
+                    return "code"
+            elif requirement.step not in row.steps:
+                return "code"
+            elif row.steps[requirement.step] != requirement.signature:
+                return "version"
+        if any(row.labels.get(label) != value for label, value in requirement.needs):
+            return "labels"
+        return "" if row.permits.get(requirement.executor, 0) else "permits"
 
     def room(self, executor: str) -> tuple[int, NoRoom]:
         """How many more tasks of this kind it may get now; where none, the hardest bound."""
@@ -296,6 +301,13 @@ class WorkerSet:
             worker.offered += 1
         elif worker.local:
             worker.given += 1
+
+    def undo_claim(self, worker: Worker, executor: str) -> None:
+        """As if the offer that `claim_permit` counted had never been made."""
+        worker.used -= 1
+        worker.used_by[executor] -= 1
+        worker.assigned -= 1
+        worker.offered -= 1
 
     def give_back(self, worker_id: str, executor: str, *, offered: bool) -> list[WorkerGate]:
         """A permit is free again: the gates where a lane may be served now."""

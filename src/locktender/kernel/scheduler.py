@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from locktender.base.changes import Order, TaskRow
+from locktender.base.changes import End, Order, TaskRow
 from locktender.base.commits import RunEnd, RunStart
 from locktender.base.events import NOBODY, Change
 from locktender.base.graph import Graph
@@ -66,7 +66,7 @@ class Scheduler:
     # -- beginning a term --------------------------------------------------------------------------
 
     def begin(self, rows: Sequence[LimitRow]) -> None:
-        """First words of a term: every limit in force. (Who leads, the election has told.)"""
+        """Records every limit in force as the first events of a term."""
         self.ledger.task_queue.reservations_changed = True
         self.set_limits(self.ledger.limits, rows)
 
@@ -157,7 +157,7 @@ class Scheduler:
         self.commit_builder.record(NOBODY, Change("worker", 0, "", "lost", 0, data))
 
     def _held(self, attempts: Iterable[tuple[int, int]]) -> Iterator[TaskEntry]:
-        """Those of them that hold their task still: they are told once."""
+        """Entries of these attempts, where the attempt still holds its task."""
         for task, token in attempts:
             entry = self.lifecycle.tasks.get(task)
             if entry is not None and entry.token == token and entry.state in HOLDING:
@@ -287,13 +287,8 @@ class Scheduler:
 
     def ended(
         self,
-        task: int,
-        token: int,
-        state: str,
+        end: End,
         now: int,
-        output: bytes | None = None,
-        error: bytes | None = None,
-        reason: str = "",
         *,
         local: bool,
         value: bytes | None = None,
@@ -301,10 +296,11 @@ class Scheduler:
     ) -> bool:
         """An attempt ended. `local`: by the worker in this process, so that this commit writes it too.
 
-        `value` is what a reference in `output` stands for, where the graph looks into it. `at`: when it
+        `value` is what a reference in its output stands for, where the graph looks into it. `at`: when it
         ended, if that was before this cycle's `now`.
         False: stale — not the attempt that holds the task now; nothing changes.
         """
+        task, token, state, output, error, reason, _ = end
         entry = self.lifecycle.tasks.get(task)
         if entry is None or entry.token != token or entry.state not in HOLDING:
             if self.held.ended(task, token, now):

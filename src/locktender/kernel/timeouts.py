@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from locktender.base.durations import spoken
 from locktender.base.ids import run_of
+from locktender.base.limits import DISPATCH_DEADLINE_US
 from locktender.base.model import Failure, RunRow, WorkerRow
 from locktender.base.states import RunState, TaskState
 from locktender.base.text import counted
-from locktender.kernel.deadlines import DISPATCH_DEADLINE_US, Until
+from locktender.kernel.deadlines import Until
 from locktender.kernel.demand import (
     Demand,
     WaitingTasks,
@@ -207,7 +208,10 @@ class Timeouts:
             f" {counted(entry.offers, 'offer')} not accepted)"
         )
         if entry.dispatch_deadline(self._lifecycle.defaults) == DISPATCH_DEADLINE_US:
-            text += "; 4h is the default of dispatch_deadline: a step, flow, submission or server can set it"
+            text += (
+                f"; {spoken(DISPATCH_DEADLINE_US)} is the default of dispatch_deadline:"
+                " a step, flow, submission or server can set it"
+            )
         failure = Failure("capacity", text, retryable=False)
         self._lifecycle.end_waiting(entry, entry.state, TaskState.FAILED, failure, now)
 

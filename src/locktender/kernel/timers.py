@@ -13,7 +13,7 @@ from typing import Final, Literal
 import msgspec
 
 from locktender.base.graph import RetryPolicy
-from locktender.kernel.deadlines import DISPATCH_DEADLINE_US
+from locktender.base.limits import DISPATCH_DEADLINE_US
 
 Kind = Literal[
     "back_off",

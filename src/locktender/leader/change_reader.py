@@ -11,6 +11,7 @@ from collections.abc import Set
 import msgspec
 
 from locktender.base import codec
+from locktender.base.changes import End
 from locktender.base.errors import NotLeader
 from locktender.base.events import NOBODY, Change, Event, EventRow, event_of, read_changes
 from locktender.base.model import Failure, Request, StoredRequest
@@ -122,18 +123,9 @@ class ChangeReader:
     ) -> None:
         if change.before == TaskState.SCHEDULED:
             self._metrics.offer_answered("declined")
-        scheduler.ended(
-            change.task,
-            change.token,
-            change.after,
-            now,
-            ended.output,
-            ended.error,
-            str(change.data.get("reason", "")) if change.data else "",
-            local=False,
-            value=value,
-            at=row.at,
-        )
+        reason = str(change.data.get("reason", "")) if change.data else ""
+        end = End(change.task, change.token, change.after, ended.output, ended.error, reason)
+        scheduler.ended(end, now, local=False, value=value, at=row.at)
 
     def _apply_workers(self, scheduler: Scheduler, gathered: Gathered, lost: Set[str]) -> None:
         own = None if self._own is None else self._own.id

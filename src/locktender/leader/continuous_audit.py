@@ -134,7 +134,9 @@ class ContinuousAudit:
         if await self._publish(store, reading, after):
             await reading.keep()  # the next leader knows of it, and does not log it again
         if len(reading.replaying.violations) >= MAX_VIOLATIONS:
-            log.error("the audit ends: %s promises are broken. Run: locktender audit", self._seen)
+            log.error(
+                "the audit stopped after %s broken promises. Run: locktender audit", self._seen
+            )
             return None
         world = reading.replaying.world
         if sum(len(run.tasks) for run in world.runs.values()) > MAX_OPEN_TASKS:

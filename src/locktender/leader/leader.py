@@ -297,12 +297,13 @@ class Leader:
             await self.sweep.run(scheduler, lost, now)
         self._taken, self._ends = self._ends, []
         self._taken = await self._isolation.finish_held(scheduler, self._taken, now)
-        for task, token, state, output, error, reason, _ in self._taken:
+        for end in self._taken:
+            task, output = end.task, end.output
             scheduler.lifecycle.at_run = run_of(task)
             value = None
             if output is not None and codec.is_blob(output):
                 value = await self._queue.value_of(scheduler, task, output)
-            scheduler.ended(task, token, state, now, output, error, reason, local=True, value=value)
+            scheduler.ended(end, now, local=True, value=value)
         scheduler.lifecycle.at_run = 0
         if idle:
             await self._queue.fill(scheduler, is_behind=self._foreign)

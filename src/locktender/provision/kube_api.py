@@ -320,7 +320,7 @@ def _object(text: bytes) -> JsonObject:
 
 
 def _keep_alive(writer: asyncio.StreamWriter) -> None:
-    """A watch whose server vanished without a word ends within half a minute."""
+    """TCP keep-alive: a watch whose server is gone ends within half a minute."""
     found = writer.get_extra_info("socket")
     if found is None:
         return

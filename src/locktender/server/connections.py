@@ -107,7 +107,7 @@ class _Together:
         self._transport.close()
 
     def leave(self) -> None:
-        """What was answered is still sent. Where nothing is left to send, nobody is waited for."""
+        """Closes after what is buffered is sent; aborts where nothing is buffered."""
         self._flush()
         if self._transport.get_write_buffer_size():
             self._transport.close()

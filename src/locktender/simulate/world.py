@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 
 import msgspec
 
-from locktender.base.changes import TaskRow
+from locktender.base.changes import End, TaskRow
 from locktender.base.clock import SECOND
 from locktender.base.commits import RunEvents
 from locktender.base.events import NOBODY, Change, Event
@@ -55,7 +55,7 @@ class SimWorld:
         self._rules_seen: object = None
         self._leaders = 0
         self._fed: set[int] = set()
-        self._local_ends: list[tuple[int, int, str, bytes | None, bytes | None]] = []
+        self._local_ends: list[End] = []
         self._watch = LeaseWatch(STALL_GRACE)
         self._clock_watch = ClockWatch()
 
@@ -251,7 +251,7 @@ class SimWorld:
         body.state = state
         output, error = self.behaviour.result(row, body.node, state)
         if not body.offered and self.scheduler is not None:
-            self._local_ends.append((row.id, row.token, state, output, error))
+            self._local_ends.append(End(row.id, row.token, state, output, error))
         else:
             self.model.finish(worker.id, row.id, row.token, state, self.now, output, error)
         self.poke()
@@ -318,7 +318,7 @@ class SimWorld:
         self.scheduler = None
         self._due = None
         ends, self._local_ends = self._local_ends, []
-        for task, token, state, output, error in ends:
+        for task, token, state, output, error, *_ in ends:
             worker = self.model.tasks[task].worker or ""
             if self.workers[worker].alive:
                 self.model.finish(worker, task, token, state, self.now, output, error)
@@ -383,8 +383,8 @@ class SimWorld:
     def _gather(self, scheduler: Scheduler) -> None:
         model = self.model
         ends, self._local_ends = self._local_ends, []
-        for task, token, state, output, error in ends:
-            scheduler.ended(task, token, state, self.now, output, error, local=True)
+        for end in ends:
+            scheduler.ended(end, self.now, local=True)
         if self._rules_seen != model.rules:
             self._rules_seen = dict(model.rules)
             scheduler.set_limits(model.limits, list(model.rules.values()), self.now)
@@ -405,16 +405,8 @@ class SimWorld:
             scheduler.accepted(event.task, event.token, event.at)
             return
         row = self.model.tasks[event.task]
-        scheduler.ended(
-            event.task,
-            event.token,
-            event.after,
-            self.now,
-            row.output,
-            row.error,
-            local=False,
-            at=event.at,
-        )
+        end = End(event.task, event.token, event.after, row.output, row.error)
+        scheduler.ended(end, self.now, local=False, at=event.at)
 
     def _act(self, scheduler: Scheduler, cycle: Cycle) -> None:
         for entry in cycle.starts:

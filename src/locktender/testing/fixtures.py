@@ -47,7 +47,7 @@ def eventually(condition: Callable[[], T], timeout: Duration = "60s", what: str 
     pause = LOOK_SECONDS
     while not (answer := condition()):
         if time.monotonic() > end:
-            raise AssertionError(f"{what} did not come true within {timeout}")
+            raise AssertionError(f"timed out after {timeout} waiting for {what}")
         time.sleep(pause)
         pause = min(pause * 1.25, MOST_LOOK_SECONDS)
     return answer
@@ -187,7 +187,7 @@ class MaxConcurrent:
         if not found:
             names = {*(each.removeprefix("pool:") for each in known), *self._overlap.names()}
             raise NotFound(
-                f"neither the history nor any body knows {name!r}.",
+                f"no limit and no recorded body is named {name!r}.",
                 field="name",
                 got=name,
                 hint=did_you_mean(name, names) or "Set a limit for it, or record the bodies.",

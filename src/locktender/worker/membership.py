@@ -177,11 +177,11 @@ class Membership:
     async def undrain(self) -> bool:
         """Take tasks again; whether it does. A process that was told to end goes on with that."""
         if self._ends:
-            log.info("worker %s goes on draining: its process ends", self.worker.id)
+            log.info("failed to undrain worker %s: its process is ending", self.worker.id)
             return False
         self._draining = self.worker.draining = False
         if self._ends:
-            # A thread said so in between (`told_to_end`).
+            # A thread said so in between (`end_requested`).
             self.worker.draining = True
             return False
         log.info("worker %s takes tasks again", self.worker.id)
@@ -371,9 +371,8 @@ class Membership:
             done = {end.token for end in batch}
             self._unwritten = [end for end in self._unwritten if end.token not in done]
             for task, token in stale:
-                log.warning(
-                    "task %s: the end of attempt %s was refused, it came too late", task, token
-                )
+                reason = "the task has another attempt, or has ended"
+                log.warning("task %s: the end of attempt %s was refused: %s", task, token, reason)
 
     # -- the lease ---------------------------------------------------------------------------------
 

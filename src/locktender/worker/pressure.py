@@ -209,7 +209,9 @@ class Pressure:
         self._logged, self._logged_at = frozenset(pressed), now
         if pressed:
             why = ", ".join(pressures(pressed, self.memory, self.p99_us))
-            log.warning("this worker holds itself back to %s %% of its permits: %s", share, why)
+            log.warning(
+                "this worker is under pressure and uses %s %% of its permits: %s", share, why
+            )
         else:
             log.info("this worker uses all its permits again: the pressure has ended")
 

@@ -437,5 +437,5 @@ def _parts(text: str) -> Iterator[tuple[int, str]]:
 def number(text: str, field: str) -> int:
     """Of a path: a task's number."""
     if not text.isascii() or not text.isdecimal() or len(text) > 19 or int(text) >= 2**63:
-        raise NotFound(f"{text[:40]!r} is no {field}'s number.", field=field, got=text[:40])
+        raise NotFound(f"{text[:40]!r} is not a valid {field} number.", field=field, got=text[:40])
     return int(text)

@@ -158,7 +158,7 @@ class TokenAccess:
     async def _find(self, request: Request) -> Principal:
         host = request.headers.get("host", "")
         if self._hosts and hostname(host) not in self._hosts:
-            raise Forbidden("this server does not answer by this name.", field="host", got=host)
+            raise Forbidden("the host name of the request is not allowed.", field="host", got=host)
         text, by = self._sent(request)
         row, used = await self._valid(text, session=by == "cookie")
         self._note(row, used)

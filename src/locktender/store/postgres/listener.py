@@ -54,8 +54,8 @@ from locktender.store.protocol import ChangeNotice, OfferNotice, RunsEnded
 
 MAX_NOTICE_CHARACTERS = 7_000
 """Characters: a notification carries less than 8,000 bytes."""
-MAX_OFFERS_PER_WORD = 50
-"""Offers behind one name of a worker: such a word is much shorter than a notification."""
+MAX_OFFERS_PER_PART = 50
+"""Offers behind one name of a worker: such a part is much shorter than a notification."""
 MAX_READERS = 50
 """Workers that are named as having stored orders; of more, all read."""
 COMMIT = "commit"
@@ -79,16 +79,16 @@ def notices(ended: Iterable[int], orders: Iterable[Order], listening: Set[str]) 
             offers.setdefault(order.worker, []).append(f"{order.task}.{order.token}")
         else:
             readers.add(order.worker)
-    words = sorted(readers) if len(readers) <= MAX_READERS else [EVERYBODY]
+    parts = sorted(readers) if len(readers) <= MAX_READERS else [EVERYBODY]
     for worker, sent in sorted(offers.items()):
-        for first in range(0, len(sent), MAX_OFFERS_PER_WORD):
-            words.append(f"{worker}={','.join(sent[first : first + MAX_OFFERS_PER_WORD])}")
+        for first in range(0, len(sent), MAX_OFFERS_PER_PART):
+            parts.append(f"{worker}={','.join(sent[first : first + MAX_OFFERS_PER_PART])}")
     found = [COMMIT]
-    for word in words:
-        if len(found[-1]) + len(word) >= MAX_NOTICE_CHARACTERS:
+    for part in parts:
+        if len(found[-1]) + len(part) >= MAX_NOTICE_CHARACTERS:
             found.append(COMMIT)
-        found[-1] += f" {word}"
-    return found + _ended_words(list(ended))
+        found[-1] += f" {part}"
+    return found + _ended_parts(list(ended))
 
 
 def is_sent(order: Order, listening: Set[str]) -> bool:
@@ -96,7 +96,7 @@ def is_sent(order: Order, listening: Set[str]) -> bool:
     return order.kind == OFFER and order.worker in listening
 
 
-def _ended_words(ended: list[int]) -> list[str]:
+def _ended_parts(ended: list[int]) -> list[str]:
     if not ended:
         return []
     return [ENDED + (EVERYBODY if len(ended) > MAX_ENDED_RUNS else ",".join(map(str, ended)))]
@@ -110,16 +110,16 @@ def _ended_runs(said: str) -> list[int] | None:
         return None
 
 
-def notice_to(worker: str, words: list[str]) -> OfferNotice:
-    """What the words say to this worker."""
+def notice_to(worker: str, parts: list[str]) -> OfferNotice:
+    """What the parts of a notification have for this worker."""
     offers: list[tuple[int, int]] = []
     look = False
     start = f"{worker}="
-    for word in words:
-        if word in (worker, EVERYBODY):
+    for part in parts:
+        if part in (worker, EVERYBODY):
             look = True
-        elif word.startswith(start):
-            pairs = (each.partition(".") for each in word.removeprefix(start).split(","))
+        elif part.startswith(start):
+            pairs = (each.partition(".") for each in part.removeprefix(start).split(","))
             try:
                 offers += [(number_of(task), number_of(token)) for task, _, token in pairs]
             except ValueError:
@@ -349,19 +349,19 @@ class Listener:
             if origin != self._origin:
                 self._ended.put(_ended_runs(said))
             return
-        verb, *words = said.split(" ")
+        verb, *parts = said.split(" ")
         if verb == COMMIT:
             # Also of this process's own leader: a worker beside it may be another engine's.
             for worker, inbox in self._inboxes.items():
-                inbox.put(notice_to(worker, words))
+                inbox.put(notice_to(worker, parts))
         if origin == self._origin:
             return
-        if verb == ACCEPT and len(words) == 1:
-            self._changes.accepted(words[0])
+        if verb == ACCEPT and len(parts) == 1:
+            self._changes.accepted(parts[0])
         elif verb == SUBMIT:
-            self._changes.queued(words)
+            self._changes.queued(parts)
         elif verb == MAIL:
-            self._changes.mailed(words)
+            self._changes.mailed(parts)
         elif verb == OUTBOX:
             self._changes.outbox()
         else:

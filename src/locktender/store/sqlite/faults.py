@@ -84,7 +84,12 @@ def read_only(path: Path) -> StoreError:
 
 
 def no_file(path: str) -> InvalidInput:
-    return InvalidInput("the store is a file.", field="path", got=path, hint="Name a file.")
+    return InvalidInput(
+        "the path of the store is empty or not the name of a file.",
+        field="path",
+        got=path,
+        hint="Name a file, e.g. .locktender/locktender.db.",
+    )
 
 
 def no_folder(path: Path) -> StoreError:

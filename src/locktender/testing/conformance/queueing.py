@@ -266,9 +266,7 @@ class TestQueueing:
         await leader.commit(reprioritised=[(run.seq, 9)])
         assert await order(store) == []
 
-    async def test_recutting_gives_the_lanes_that_new_limits_ask_for(
-        self, world: StoreScene
-    ) -> None:
+    async def test_reassigned_lanes_are_those_of_the_new_limits(self, world: StoreScene) -> None:
         store = await world.open()
         leader = await SceneLeader.stand(store)
         runs = await submit(store, *(new_run(tags={"team": str(n % 3)}) for n in range(25)))
@@ -395,9 +393,7 @@ class TestQueueing:
         with pytest.raises(NotLeader):
             await store.remove_unused(RemoveUnused(leader.term + 1))
 
-    async def test_recutting_gives_the_rank_that_an_age_boost_asks_for(
-        self, world: StoreScene
-    ) -> None:
+    async def test_reassigned_lanes_have_the_rank_of_an_age_boost(self, world: StoreScene) -> None:
         store = await world.open()
         leader = await SceneLeader.stand(store)
         old = await submitted(store, priority=0)

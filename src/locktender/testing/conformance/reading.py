@@ -297,7 +297,7 @@ class TestGathering:
         await other.leave("w1")
         assert await workers() == []
 
-    async def test_a_changed_limit_is_news(self, world: StoreScene) -> None:
+    async def test_a_changed_limit_is_read(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
         leader = await SceneLeader.stand(store)
         await set_rule(other, "pool", "db", {"limit": 4})

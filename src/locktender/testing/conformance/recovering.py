@@ -172,7 +172,7 @@ class TestRecovering:
         assert (lost.abandoned, lost.handed_back) == ([], [pairs[1]])
         assert [row.state for row in await store.tasks(run)] == ["completed", "handed_back"]
 
-    async def test_the_last_word_of_a_worker_counts(self, world: StoreScene) -> None:
+    async def test_the_last_drain_list_of_a_worker_counts(self, world: StoreScene) -> None:
         store = await world.open()
         leader, _, pairs = await offered(store, tasks=2)
         await store.accept(Accept("w1", pairs))
@@ -202,7 +202,7 @@ class TestRecovering:
         assert lost == {"w1": pairs, "w2": [], "idle": []}
         assert {row.state for row in await store.tasks(run)} == {"abandoned"}
 
-    async def test_the_dead_cannot_speak(self, world: StoreScene) -> None:
+    async def test_writes_of_a_lost_worker_are_refused(self, world: StoreScene) -> None:
         """B12: a stale attempt can neither complete, fail, renew nor release."""
         store = await world.open()
         leader, run, pairs = await offered(store)

@@ -321,7 +321,7 @@ class TestWorking:
         assert await store.workers() == []
         assert [event.after for event in await history(store)] == ["joined", "left"]
 
-    async def test_leaving_with_work_in_hand_loses_none_of_it(self, world: StoreScene) -> None:
+    async def test_a_worker_that_leaves_with_attempts_loses_none(self, world: StoreScene) -> None:
         store = await world.open()
         leader, _, pairs = await offered(store)
         await store.accept(Accept("w1", pairs))
@@ -354,7 +354,7 @@ class TestWaking:
         await submitted(other)
         await asyncio.wait_for(waiting, GIVE_UP_SECONDS)
 
-    async def test_ones_own_commit_does_not(self, world: StoreScene) -> None:
+    async def test_an_own_commit_ends_no_wait(self, world: StoreScene) -> None:
         store = await world.open()
         waiting = asyncio.ensure_future(waited(store, 200 * MILLISECOND))
         await submitted(store)

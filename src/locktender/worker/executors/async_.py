@@ -13,13 +13,13 @@ from contextvars import copy_context
 from functools import partial
 
 from locktender.base.clock import SECOND, Clock
+from locktender.base.limits import MAX_VALUE_BYTES
 from locktender.worker.executors import failures, workdirs
 from locktender.worker.executors.attempts import BaseExecutor, RunningAttempt
 from locktender.worker.executors.bodies import encoded, enter, is_late, opened, too_late
 from locktender.worker.executors.body_loop import BodyLoop, OwnedTask
 from locktender.worker.executors.protocol import (
     CURRENT,
-    MAX_RESULT_BYTES,
     Attempt,
     Done,
     Outcome,
@@ -48,7 +48,7 @@ class AsyncExecutor(BaseExecutor):
         permits: int,
         *,
         clock: Clock,
-        max_result: int | None = MAX_RESULT_BYTES,
+        max_result: int | None = MAX_VALUE_BYTES,
         loop_lag_us: int | None = None,
         on_block: OnBlock | None = None,
     ) -> None:

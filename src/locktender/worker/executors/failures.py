@@ -10,10 +10,11 @@ from types import TracebackType
 
 from locktender.base.durations import spoken
 from locktender.base.errors import ArgumentMismatch
+from locktender.base.limits import MAX_VALUE_BYTES
 from locktender.base.model import Failure
 from locktender.base.secrets import MissingSecret
 from locktender.flows.steps import Fatal, Retry
-from locktender.worker.executors.protocol import CURRENT, MAX_RESULT_BYTES
+from locktender.worker.executors.protocol import CURRENT
 
 MAX_TRACEBACK = 16_000
 MAX_MESSAGE = 4_000
@@ -79,7 +80,7 @@ def too_large(size: int, limit: int) -> Failure:
     return Failure(
         type="result_too_large",
         message=f"the result has {size:,} bytes of JSON; at most {limit:,} are kept (max_value"
-        f"{', a default' if limit == MAX_RESULT_BYTES else ''}). Write it to a file or an object store"
+        f"{', a default' if limit == MAX_VALUE_BYTES else ''}). Write it to a file or an object store"
         " and return its address, or raise the worker's setting max_value.",
         retryable=False,
     )

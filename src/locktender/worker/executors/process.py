@@ -20,6 +20,7 @@ from typing import ClassVar
 from locktender.base import open_files
 from locktender.base.clock import Clock
 from locktender.base.errors import InvalidInput
+from locktender.base.limits import MAX_VALUE_BYTES
 from locktender.base.model import Failure
 from locktender.observe import tracing
 from locktender.worker.executors import failures, workdirs
@@ -36,7 +37,6 @@ from locktender.worker.executors.children import UNREADABLE, Child
 from locktender.worker.executors.guard import ChildGuard, end_marked
 from locktender.worker.executors.logs import STEP_LOGGER, CapturedLines, prints_all, prints_own
 from locktender.worker.executors.protocol import (
-    MAX_RESULT_BYTES,
     Attempt,
     Done,
     Outcome,
@@ -62,7 +62,7 @@ class ProcessExecutor(BaseExecutor):
         *,
         clock: Clock,
         keep_fds: Sequence[int] = (),
-        max_result: int | None = MAX_RESULT_BYTES,
+        max_result: int | None = MAX_VALUE_BYTES,
         sources: Sequence[CodeSource] = (),
         steps: str = STEPS,
     ) -> None:

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -31,8 +31,6 @@ StopReason = Literal["cancel", "timeout", "lease_lost", "drain", "kill", "error"
 """Why an attempt is asked to stop. `timeout` ends it timed_out, `error` failed (with `Attempt.raised`); all others
 end it cancelled, and the worker decides by the outcome's `reason` what to write (a drained attempt is handed
 back)."""
-
-MAX_RESULT_BYTES: Final = 2 * 1024 * 1024
 
 
 class ProgressSink(Protocol):

@@ -17,11 +17,11 @@ from queue import SimpleQueue
 from typing import ClassVar
 
 from locktender.base.clock import Clock
+from locktender.base.limits import MAX_VALUE_BYTES
 from locktender.worker.executors import failures, workdirs
 from locktender.worker.executors.attempts import BaseExecutor, RunningAttempt
 from locktender.worker.executors.bodies import perform
 from locktender.worker.executors.protocol import (
-    MAX_RESULT_BYTES,
     Attempt,
     Done,
     Outcome,
@@ -48,7 +48,7 @@ class ThreadExecutor(BaseExecutor):
     stop_wait_us: ClassVar[int] = 200_000
 
     def __init__(
-        self, permits: int, *, clock: Clock, max_result: int | None = MAX_RESULT_BYTES
+        self, permits: int, *, clock: Clock, max_result: int | None = MAX_VALUE_BYTES
     ) -> None:
         super().__init__(permits, clock)
         self._max_result = max_result
