@@ -363,4 +363,4 @@ def test_nodes_that_wait_name_what_they_wait_for():
     stage = Stage(Limits(), flow, worker=ANY)
     run = stage.submit()
     stage.end(stage.entry(run, "a"))
-    assert list(waiting_nodes(stage.lead.lifecycle.progress[run])) == [("c", ["b"])]
+    assert list(waiting_nodes(stage.lead.lifecycle.run_graphs[run])) == [("c", ["b"])]

@@ -23,7 +23,7 @@ def only_task(sim: SimWorld) -> TaskEntry:
 
 def demand(sim: SimWorld) -> int:
     assert sim.scheduler is not None
-    return sim.scheduler.deadlines.sweep(sim.now).total
+    return sim.scheduler.timeouts.sweep(sim.now).total
 
 
 def instants(sim: SimWorld, state: str) -> list[int]:

@@ -67,7 +67,9 @@ class Core:
         self.clock: Clock = SystemClock()
         self.waiting: RunWaiter = RunWaiter(store, engine, self.guard)
         leases = None if engine is None else engine.leases
-        self.holders: SlotWorkers = SlotWorkers(lambda: store_for(settings), self.clock, leases)
+        self.slot_workers: SlotWorkers = SlotWorkers(
+            lambda: store_for(settings), self.clock, leases
+        )
 
     @classmethod
     async def open(
@@ -143,7 +145,7 @@ class Core:
     async def _close(self, grace_us: int | None) -> None:
         try:
             await self.waiting.close()
-            await self.holders.close()
+            await self.slot_workers.close()
             # Together: theirs is the same grace.
             await asyncio.gather(self._stop(grace_us), self._close_workers(grace_us))
         except asyncio.CancelledError:

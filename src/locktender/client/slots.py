@@ -104,7 +104,7 @@ class AsyncSlots:
                 got=self._pool,
                 hint="Name one key.",
             )
-        worker = await core.holders.get(self._lease_us)
+        worker = await core.slot_workers.get(self._lease_us)
         graph = self._graph(worker)
         await check_pools(core, [graph])
         run, body = self._request(graph)

@@ -62,7 +62,7 @@ def move_instants(scheduler: Scheduler, by_us: int) -> None:
     scheduler.held.timers.move(by_us)
     _move_waiting(scheduler, by_us)
     ledger.workers.move_pauses(by_us)
-    scheduler.deadlines.move(by_us)
+    scheduler.timeouts.move(by_us)
     move_clocks(ledger, by_us)
     for held, (slots, until, worker) in ledger.lingering.items():
         ledger.lingering[held] = (slots, until + by_us, worker)
@@ -107,7 +107,7 @@ def _restore_gates(
     for row in workers:
         scheduler.put_worker(row, local=row.id == local)
         if row.unanswered:
-            scheduler.deadlines.restore_silence(row, now)
+            scheduler.timeouts.restore_silence(row, now)
     for bucket in buckets:
         for gate in scheduler.ledger.gates_of(bucket.pool):
             gate.restore(bucket)

@@ -262,14 +262,14 @@ RUN_TEXTS: Final[dict[str, Callable[[Gate], str]]] = {
 # -- nodes that wait for others --------------------------------------------------------------------
 
 
-def waiting_nodes(progress: RunGraph) -> Iterable[tuple[str, list[str]]]:
+def waiting_nodes(graph: RunGraph) -> Iterable[tuple[str, list[str]]]:
     """Nodes not yet asked for, and the nodes they wait for."""
-    for step in progress.steps:
+    for step in graph.steps:
         if step.phase is not Phase.WAITING:
             continue
         names = [
             other.node.name
-            for other in progress.steps
+            for other in graph.steps
             if other.phase <= Phase.ACTIVE
             and (step.index in other.dependents or step.index in other.followers)
         ]

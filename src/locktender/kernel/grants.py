@@ -128,7 +128,7 @@ class Calls:
         if known is None:
             if len(self._of_items) > MAX_CACHED_MAPS:
                 self._of_items.clear()
-            scope = self._lifecycle.progress[entry.run.seq].scope
+            scope = self._lifecycle.run_graphs[entry.run.seq].scope
             common = render.shared(entry.spec, scope)
             known = self._of_items[key] = render.ItemCall(entry.spec, common)
         return known.of(value)

@@ -64,7 +64,7 @@ class Lifecycle:
         self.defaults = defaults
         self.seed = seed
         self.timers: Timers = Timers()
-        self.progress: dict[int, RunGraph] = {}
+        self.run_graphs: dict[int, RunGraph] = {}
         self._wiring = Wiring()
         self.tasks: dict[int, TaskEntry] = {}
         """Tasks that are not terminal, by id."""
@@ -85,15 +85,15 @@ class Lifecycle:
     def enter(self, run: RunEntry) -> RunGraph:
         row = run.row
         params, consts = render.split_object(row.params), codec.split_list(row.consts)
-        progress = RunGraph(run.graph, params, consts, row.tags, self.budget, self._wiring)
-        self.progress[run.seq] = progress
+        graph = RunGraph(run.graph, params, consts, row.tags, self.budget, self._wiring)
+        self.run_graphs[run.seq] = graph
         if row.deadline_at is not None:
             self.timers.set(row.deadline_at, "run_deadline", row.seq)
-        return progress
+        return graph
 
     def apply(self, run: RunEntry, advance: Advance, now: int) -> None:
         """Carry out what follows in `run`: request, skip, close, and end it when nothing is left."""
-        if (progress := self.progress.get(run.seq)) is not None and progress.backlog.maps:
+        if (graph := self.run_graphs.get(run.seq)) is not None and graph.backlog.maps:
             self.expanding[run.seq] = run
         if advance is NOTHING:
             self.close_if_finished(run, now)
@@ -109,8 +109,8 @@ class Lifecycle:
             self._request(run, asked, now)
         if advance.closing:
             self._close_maps(run, advance.closing, now)
-        if advance.stop and run.row.verdict is None and run.seq in self.progress:
-            failure = self.progress[run.seq].verdict()[2] or Failure("failed", "a task failed")
+        if advance.stop and run.row.verdict is None and run.seq in self.run_graphs:
+            failure = self.run_graphs[run.seq].verdict()[2] or Failure("failed", "a task failed")
             self.stop(run, "failed", failure, now)
         self.close_if_finished(run, now)
 
@@ -120,9 +120,9 @@ class Lifecycle:
             if self.budget.left <= 0:
                 break
             del self.expanding[run.seq]
-            if (progress := self.progress.get(run.seq)) is not None:
+            if (graph := self.run_graphs.get(run.seq)) is not None:
                 self.at_run = run.seq
-                self.apply(run, progress.go_on(), now)
+                self.apply(run, graph.go_on(), now)
         self.at_run = 0
 
     def _request(self, run: RunEntry, asked: TaskRequest, now: int) -> None:
@@ -144,7 +144,7 @@ class Lifecycle:
             if entry.spec.wait is not None:
                 instant = self.mail.begin(entry, asked.input, now, self.commit_builder.commit)
                 entry.not_before = data["not_before"] = instant
-            scope = self.progress[run.seq].scope
+            scope = self.run_graphs[run.seq].scope
             entry.pools = render.pool_needs(entry.spec, scope, asked.item)
             if entry.spec.cache is not None:
                 self.cache.prepare(entry, scope, asked.item)
@@ -222,7 +222,7 @@ class Lifecycle:
 
     def _close_maps(self, run: RunEntry, nodes: Sequence[int], now: int) -> None:
         """An item failed and its map stops there: items that wait are skipped, items in flight finish."""
-        progress = self.progress[run.seq]
+        graph = self.run_graphs[run.seq]
         closing = set(nodes)
         waiting = [
             entry
@@ -231,7 +231,7 @@ class Lifecycle:
         ]
         for entry in waiting:
             self._leave_line(entry, TaskState.SKIPPED, "another item failed")
-            self.apply(run, progress.dropped(entry.node, entry.idx), now)
+            self.apply(run, graph.dropped(entry.node, entry.idx), now)
 
     # -- attempts that ended -----------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class Lifecycle:
         """Whether another attempt follows a failed one."""
         if not failure.retryable or _is_ended_with_run(entry):
             return False
-        step = self.progress[entry.run.seq].steps[entry.node]
+        step = self.run_graphs[entry.run.seq].steps[entry.node]
         return entry.tries < entry.spec.retry.retries and not step.closed
 
     def judge(self, entry: TaskEntry, failure: Failure, now: int) -> None:
@@ -269,7 +269,7 @@ class Lifecycle:
             text = f"worker_lost: {entry.abandons} workers died while they ran this task; last: {reason}"
             failure = Failure("worker_lost", text, retryable=False)
             self.end_waiting(entry, before, TaskState.FAILED, failure, now)
-        elif _is_ended_with_run(entry) or self.progress[run.seq].steps[entry.node].closed:
+        elif _is_ended_with_run(entry) or self.run_graphs[run.seq].steps[entry.node].closed:
             self.end_waiting(entry, before, TaskState.CANCELLED, None, now)
         else:
             self._request_again(entry, before, now, 0, reason, declined=declined)
@@ -335,17 +335,17 @@ class Lifecycle:
         run = entry.run
         entry.state = TaskState.COMPLETED
         self._forget(entry)
-        self.apply(run, self.progress[run.seq].completed(entry.node, entry.idx, output), now)
+        self.apply(run, self.run_graphs[run.seq].completed(entry.node, entry.idx, output), now)
 
     def fail(self, entry: TaskEntry, failure: Failure, now: int) -> None:
         run = entry.run
         self._forget(entry)
-        self.apply(run, self.progress[run.seq].failed(entry.node, entry.idx, failure), now)
+        self.apply(run, self.run_graphs[run.seq].failed(entry.node, entry.idx, failure), now)
 
     def drop(self, entry: TaskEntry, now: int) -> None:
         run = entry.run
         self._forget(entry)
-        self.apply(run, self.progress[run.seq].dropped(entry.node, entry.idx), now)
+        self.apply(run, self.run_graphs[run.seq].dropped(entry.node, entry.idx), now)
 
     def _forget(self, entry: TaskEntry) -> None:
         self.ledger.forget(entry)
@@ -389,15 +389,15 @@ class Lifecycle:
 
     def wind_down(self, run: RunEntry, now: int, *, force: bool) -> None:
         """What waits is cancelled, what is offered is taken back, what runs is asked to stop."""
-        progress = self.progress[run.seq]
+        graph = self.run_graphs[run.seq]
         failing = run.row.verdict == RunState.FAILED
-        self.apply(run, progress.stop(force=force, failing=failing), now)
+        self.apply(run, graph.stop(force=force, failing=failing), now)
         for entry in list(run.tasks.values()):
             if not force and not _is_ended_with_run(entry):
                 continue
             if entry.state == TaskState.REQUESTED:
                 self._leave_line(entry, TaskState.CANCELLED, "the run is ending")
-                self.apply(run, progress.dropped(entry.node, entry.idx), now)
+                self.apply(run, graph.dropped(entry.node, entry.idx), now)
             elif not entry.cancelling:
                 entry.cancelling = True
                 if entry.state == TaskState.SCHEDULED:
@@ -416,14 +416,14 @@ class Lifecycle:
             self.commit_builder.commit.orders.append(order)
 
     def close_if_finished(self, run: RunEntry, now: int) -> None:
-        progress = self.progress.get(run.seq)
-        if progress is None or not progress.finished or run.tasks:
+        graph = self.run_graphs.get(run.seq)
+        if graph is None or not graph.finished or run.tasks:
             return
         row = run.row
         if run.pending:
             self._skip_unneeded(run, now)
-        del self.progress[run.seq]
-        succeeded, output, failure = progress.verdict()
+        del self.run_graphs[run.seq]
+        succeeded, output, failure = graph.verdict()
         if run.graph.unfolds and succeeded and row.verdict is None:
             failure = go_on_traced(run, output, self.ledger.limits, self.commit_builder)
             if failure is None:

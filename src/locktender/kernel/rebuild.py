@@ -66,7 +66,7 @@ def restore_run(
     `placed`: it did not give its place back. `charged`: it has just passed its gates.
     """
     run = lifecycle.ledger.add_run(row, graph, charged=charged, placed=placed)
-    progress = lifecycle.enter(run)
+    run_graph = lifecycle.enter(run)
     existing: list[Existing] = []
     open_rows: list[tuple[TaskEntry, TaskRow]] = []
     for number, task in enumerate(rows, 1):
@@ -91,14 +91,14 @@ def restore_run(
         )
     # Progress first: it may close a map whose waiting items must then not stand in line.
     stopping, failing = row.verdict is not None, row.verdict == RunState.FAILED
-    advance = yield from progress.beginning(existing, stopping=stopping, failing=failing)
+    advance = yield from run_graph.beginning(existing, stopping=stopping, failing=failing)
     lifecycle.apply(run, advance, now)
     for number, (entry, task) in enumerate(open_rows):
         if not number % SLICE:
             yield
         if lifecycle.tasks.get(entry.id) is entry:
             _pick_up(lifecycle, entry, task, now)
-    if row.verdict is not None and row.seq in lifecycle.progress:
+    if row.verdict is not None and row.seq in lifecycle.run_graphs:
         lifecycle.wind_down(run, now, force=False)
     lifecycle.close_if_finished(run, now)
 
@@ -110,7 +110,7 @@ def start_again(lifecycle: Lifecycle, run: RunEntry, rows: Sequence[TaskRow], no
     other row is *pending* from the commit of this start on: it is the same row that is requested or skipped
     when its turn comes, however late and whichever leader does it.
     """
-    progress = lifecycle.enter(run)
+    run_graph = lifecycle.enter(run)
     undone = _undone(run.graph, rows)
     existing: list[Existing] = []
     for row in rows:
@@ -132,7 +132,7 @@ def start_again(lifecycle: Lifecycle, run: RunEntry, rows: Sequence[TaskRow], no
         lifecycle.commit_builder.add_again(pending)
         run.pending[row.id] = pending
         existing.append(_again(pending))
-    lifecycle.apply(run, progress.begin(existing), now)
+    lifecycle.apply(run, run_graph.begin(existing), now)
 
 
 def _is_collected(lifecycle: Lifecycle, run: RunEntry, row: TaskRow) -> bool:
@@ -166,7 +166,7 @@ def _entry(run: RunEntry, row: TaskRow) -> TaskEntry:
 
 
 def _pick_up(lifecycle: Lifecycle, entry: TaskEntry, row: TaskRow, now: int) -> None:
-    scope = lifecycle.progress[entry.run.seq].scope
+    scope = lifecycle.run_graphs[entry.run.seq].scope
     item = row.input if row.idx != PLAIN else None
     entry.pools = render.pool_needs(entry.spec, scope, item)
     if entry.spec.cache is not None:

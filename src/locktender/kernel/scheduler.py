@@ -47,7 +47,7 @@ class Scheduler:
         self.commit_builder: CommitBuilder = CommitBuilder(term, f"leader:{owner}")
         settings = defaults or Defaults()
         self.lifecycle: Lifecycle = Lifecycle(self.ledger, self.commit_builder, settings, seed)
-        self.deadlines: Timeouts = Timeouts(self.lifecycle)
+        self.timeouts: Timeouts = Timeouts(self.lifecycle)
         self.held: HeldRuns = HeldRuns(self.lifecycle)
         self.graphs: dict[str, Graph] = {}
         self.stale_facts: int = 0
@@ -242,7 +242,7 @@ class Scheduler:
         if run.row.state != RunState.CANCELLING:
             self.lifecycle.stop(run, RunState.CANCELLED, failure, now)
             self._pauses.lift(run, "cancelled", now)
-        if force and seq in self.lifecycle.progress:
+        if force and seq in self.lifecycle.run_graphs:
             self.lifecycle.wind_down(run, now, force=True)
         self.lifecycle.close_if_finished(run, now)
         self.lifecycle.at_run = 0
@@ -273,7 +273,7 @@ class Scheduler:
             self.lifecycle.at_run = entry.run.seq
             self.ledger.release(entry)
             if to == TaskState.REQUESTED:
-                self.deadlines.left_unanswered(entry, now)
+                self.timeouts.left_unanswered(entry, now)
             entry.worker, entry.token = None, 0
             entry.state = to
             if to == TaskState.CANCELLED:
@@ -281,7 +281,7 @@ class Scheduler:
             elif entry.cancelling:
                 # Both a cancel and the offer's end were on their way: it must not be offered again.
                 self.lifecycle.end_waiting(entry, to, TaskState.CANCELLED, None, now)
-            elif not self.deadlines.ends_undispatched(entry, now):
+            elif not self.timeouts.ends_undispatched(entry, now):
                 self.lifecycle.stand_in_line(entry, now)
         self.lifecycle.at_run = 0
 
@@ -356,11 +356,11 @@ class Scheduler:
         forget_unused_gates(self.ledger, now)
         self.ledger.task_queue.reconsider()
         forget_stale_timers(self.lifecycle)
-        return self.deadlines.sweep(now)
+        return self.timeouts.sweep(now)
 
     def cycle(self, now: int) -> Cycle:
         """Decide, and hand over everything since the last cycle as one commit."""
-        for row in self.deadlines.pass_time(now):
+        for row in self.timeouts.pass_time(now):
             if row.started_at:
                 self.take_up(row, self._retried.pop(row.seq, []), now)
                 continue
@@ -418,7 +418,7 @@ class Scheduler:
     def _hand_over(self, starts: list[TaskEntry], now: int) -> Cycle:
         builder, queue = self.commit_builder, self.ledger.task_queue
         found = record_waits(self.ledger, builder, now)
-        self.deadlines.note_blocked(now)
+        self.timeouts.note_blocked(now)
         write_sets(self.lifecycle, swept=self._swept)
         self._swept = False
         # Each grant told how full its bucket is then: the last one is how it is now.

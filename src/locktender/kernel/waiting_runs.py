@@ -149,7 +149,7 @@ class WaitsOfRuns:
         """When the first of its sleeps is over, or its deadline has come; 0: it does something else, too."""
         if run.in_flight or not run.tasks or run.row.verdict is not None:
             return 0
-        if self._lifecycle.progress[run.seq].backlog.maps:
+        if self._lifecycle.run_graphs[run.seq].backlog.maps:
             return 0
         instants = [run.row.deadline_at] if run.row.deadline_at is not None else []
         for task in run.tasks.values():
@@ -174,7 +174,7 @@ class WaitsOfRuns:
         self._commit_builder.record(run.seq, change)
         for task in run.tasks:
             lifecycle.tasks.pop(task, None)
-        del lifecycle.progress[run.seq]
+        del lifecycle.run_graphs[run.seq]
         lifecycle.asleep.pop(run.seq, None)
 
     def resume(self, row: RunRow, rows: list[TaskRow], graph: Graph, now: int) -> None:

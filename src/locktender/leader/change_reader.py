@@ -142,7 +142,7 @@ class ChangeReader:
         requests = [each for each in requests if not self._questions.put(each)]
         if new := [each.seq for each in requests if each.seq not in self._taken]:
             # Before any is carried out: one that ends the process is not tried for ever.
-            await self._store.take_requests(scheduler.term, new)
+            await self._store.claim_requests(scheduler.term, new)
         for stored in requests:
             request = stored.request
             scheduler.commit_builder.commit.requests_done.append(stored.seq)

@@ -186,7 +186,7 @@ def run_why(
 ) -> Why | None:
     """What an executing run waits for; None: it is not known. It costs the same however many items wait."""
     run = scheduler.ledger.runs.get(row.seq)
-    progress = scheduler.lifecycle.progress.get(row.seq)
+    progress = scheduler.lifecycle.run_graphs.get(row.seq)
     if run is None or progress is None:
         return None
     found = open_tasks(run)

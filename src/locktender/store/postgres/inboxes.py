@@ -39,7 +39,7 @@ class Inbox:
         return heard
 
 
-class HeardEnds:
+class ReceivedEnds:
     """Ends of runs that the client of this process has not been given yet."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class HeardEnds:
         return found
 
 
-class HeardCommits:
+class ReceivedCommits:
     """Commits of other processes that the leader of this one has not been told of yet."""
 
     def __init__(self) -> None:

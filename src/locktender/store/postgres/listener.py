@@ -43,9 +43,9 @@ from locktender.store.postgres import faults
 from locktender.store.postgres.connection import connect
 from locktender.store.postgres.inboxes import (
     MAX_ENDED_RUNS,
-    HeardCommits,
-    HeardEnds,
     Inbox,
+    ReceivedCommits,
+    ReceivedEnds,
     number_of,
 )
 from locktender.store.postgres.options import Options
@@ -145,8 +145,8 @@ class Listener:
         self._origin = origin
         self._waiting: set[asyncio.Future[None]] = set()
         self._inboxes: dict[str, Inbox] = {}
-        self._ended = HeardEnds()
-        self._changes = HeardCommits()
+        self._ended = ReceivedEnds()
+        self._changes = ReceivedCommits()
         self._task: asyncio.Task[None] | None = None
         self._begun = self._late = False
         """Late: when something was waited for already."""

@@ -95,10 +95,10 @@ async def hold_runs(tx: PostgresSession, hold: HoldRuns) -> None:
         await tx.compose(parts)
 
 
-async def take_requests(tx: PostgresSession, term: int, requests: list[int]) -> None:
+async def claim_requests(tx: PostgresSession, term: int, requests: list[int]) -> None:
     async with tx.transaction():
         await fence(tx, term)
-        await tx.run("requests_take", sorted(requests))
+        await tx.run("requests_claim", sorted(requests))
 
 
 async def answer(tx: PostgresSession, answer: Answer) -> None:

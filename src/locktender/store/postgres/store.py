@@ -275,8 +275,8 @@ class PostgresStore(
     async def hold_runs(self, hold: HoldRuns) -> None:
         await self._lead(lambda tx: postgres.recovery.hold_runs(tx, hold))
 
-    async def take_requests(self, term: int, requests: list[int]) -> None:
-        await self._lead(lambda tx: postgres.recovery.take_requests(tx, term, requests))
+    async def claim_requests(self, term: int, requests: list[int]) -> None:
+        await self._lead(lambda tx: postgres.recovery.claim_requests(tx, term, requests))
 
     async def answer(self, answer: Answer) -> None:
         await self._lead(lambda tx: postgres.recovery.answer(tx, answer))

@@ -294,7 +294,7 @@ class Leading(StoreBase, Protocol):
         """Those of them that have not ended are held from now on."""
         ...
 
-    async def take_requests(self, term: int, requests: list[int]) -> None:
+    async def claim_requests(self, term: int, requests: list[int]) -> None:
         """Counts that a leader begins to carry them out, before it does."""
         ...
 

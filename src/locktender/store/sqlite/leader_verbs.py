@@ -162,9 +162,9 @@ def hold_runs(tx: SqliteSession, hold: HoldRuns) -> None:
     record(tx, now, hold.actor, events, term=hold.term, cycle=hold.cycle)
 
 
-def take_requests(tx: SqliteSession, term: int, requests: list[int]) -> None:
+def claim_requests(tx: SqliteSession, term: int, requests: list[int]) -> None:
     fence(tx, term)
-    tx.run("requests_take", listed(requests))
+    tx.run("requests_claim", listed(requests))
 
 
 def answer(tx: SqliteSession, answer: Answer) -> None:

@@ -265,8 +265,8 @@ class SqliteStore(
     async def hold_runs(self, hold: HoldRuns) -> None:
         await self._write(lambda tx: leader_verbs.hold_runs(tx, hold))
 
-    async def take_requests(self, term: int, requests: list[int]) -> None:
-        await self._write(lambda tx: leader_verbs.take_requests(tx, term, requests))
+    async def claim_requests(self, term: int, requests: list[int]) -> None:
+        await self._write(lambda tx: leader_verbs.claim_requests(tx, term, requests))
 
     async def answer(self, answer: Answer) -> None:
         await self._write(lambda tx: leader_verbs.answer(tx, answer))

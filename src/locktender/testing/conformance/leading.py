@@ -266,11 +266,11 @@ class TestHolding:
         leader = await SceneLeader.stand(store)
         await store.ask([Request("cancel", "nobody"), Request("cancel", "nobody else")])
         first, second = (await store.load()).requests
-        await store.take_requests(leader.term, [first.seq])
-        await store.take_requests(leader.term, [first.seq])
+        await store.claim_requests(leader.term, [first.seq])
+        await store.claim_requests(leader.term, [first.seq])
         assert [each.taken for each in (await store.load()).requests] == [2, 0]
         with pytest.raises(NotLeader):
-            await store.take_requests(leader.term - 1, [second.seq])
+            await store.claim_requests(leader.term - 1, [second.seq])
         with pytest.raises(NotLeader):
             await store.hold_runs(HoldRuns(leader.term - 1, 1, leader.actor, {1: "no"}))
 

@@ -52,7 +52,7 @@ RETURNING q.run
 -- The same for a run whose row may not say where it stands.
 DELETE FROM locktender.queue WHERE run = $1
 
--- name: requests_take
+-- name: requests_claim
 -- A leader begins to carry these requests out.
 UPDATE locktender.request SET taken = least(taken, 1000) + 1 WHERE seq = ANY($1::bigint[])
 

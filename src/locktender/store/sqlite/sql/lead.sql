@@ -40,7 +40,7 @@ DELETE FROM queue WHERE (lane, rank1, rank2, run) IN (
 -- The same for a run whose row may not say where it stands.
 DELETE FROM queue WHERE run = ?
 
--- name: requests_take
+-- name: requests_claim
 -- A leader begins to carry these requests out.
 UPDATE request SET taken = min(taken, 1000) + 1 WHERE seq IN (SELECT value FROM json_each(?))
 
