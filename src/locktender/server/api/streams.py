@@ -173,7 +173,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         self._followers.streams += 1
-        gone = asyncio.create_task(_until_gone(receive))
+        gone = asyncio.create_task(until_gone(receive))
         closing = asyncio.create_task(self._followers.closing.wait())
         sending = asyncio.create_task(self._send_all(send))
         ended = asyncio.create_task(self._ended())
@@ -232,7 +232,7 @@ async def _bounded(sending: Any) -> None:
         await sending
 
 
-async def _until_gone(receive: Receive) -> None:
+async def until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -242,7 +242,7 @@ async def while_asked(
 ) -> T | None:
     """What `work` returns; None if the client goes, or the server ends, before that."""
     doing = asyncio.create_task(work)
-    gone = asyncio.create_task(_until_gone(request.receive))
+    gone = asyncio.create_task(until_gone(request.receive))
     closed = asyncio.create_task(closing.wait())
     try:
         await asyncio.wait({doing, gone, closed}, return_when=asyncio.FIRST_COMPLETED)

@@ -10,7 +10,6 @@ from starlette.responses import Response
 from locktender.base.errors import InvalidInput, NotFound
 from locktender.base.limits import Placement
 from locktender.base.names import did_you_mean
-from locktender.client.client_async import AsyncClient
 from locktender.client.views import LimitInfo
 from locktender.server.api.tenancy import shown_limit
 from locktender.server.ui.dialogs import NO_REASON, Commands, Dialog, FormField, Given, number
@@ -109,11 +108,6 @@ async def _limit(view: View) -> LimitInfo:
     return found[name]
 
 
-def _changing(view: View) -> AsyncClient:
-    version, reason = view.sent("version"), view.sent("reason")
-    return AsyncClient(view.core.acting(view.principal.name, version or None, reason=reason))
-
-
 async def ask_set(view: View) -> Response:
     limit = await _limit(view)
     name = limit.name
@@ -161,7 +155,7 @@ async def set_limit(view: View) -> Response:
     if limit.kind == "tag":
         await _set_tag(view, limit.name)
     else:
-        await _changing(view).limits.set(limit.name, setting(limit.name, view.sent("value")))
+        await view.changing().limits.set(limit.name, setting(limit.name, view.sent("value")))
     return await view.done(Done(f"{limit.name} is {in_force(await _limit(view))}."))
 
 
@@ -177,7 +171,7 @@ async def _set_tag(view: View, rule: str) -> None:
     key, equals, value = rule.partition("=")
     each = value == "*"
     found = tag_settings({name: view.sent(name) for name in ("limit", "max_active")})
-    await _changing(view).limits.set_tag(
+    await view.changing().limits.set_tag(
         key, None if each or not equals else value, per_value=each, **found
     )
 
@@ -219,13 +213,13 @@ async def ask_pause(view: View) -> Response:
 
 async def pause_limit(view: View) -> Response:
     name = view.path("limit")
-    await _changing(view).limits.pause(name)
+    await view.changing().limits.pause(name)
     return await view.done(Done(f"{name} is paused."))
 
 
 async def resume_limit(view: View) -> Response:
     name = view.path("limit")
-    await _changing(view).limits.resume(name)
+    await view.changing().limits.resume(name)
     return await view.done(Done(f"{name} goes on."))
 
 
@@ -251,7 +245,7 @@ async def ask_reset(view: View) -> Response:
 
 async def reset_limit(view: View) -> Response:
     name = view.path("limit")
-    await _changing(view).limits.reset(name)
+    await view.changing().limits.reset(name)
     return await view.done(Done(f"{name} is back to what was declared."))
 
 

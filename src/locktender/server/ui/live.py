@@ -20,6 +20,7 @@ from locktender.base.errors import LocktenderError
 from locktender.client.core import Core
 from locktender.client.history import HistoryPages
 from locktender.server.api.answers import HEADERS, Overloaded
+from locktender.server.api.streams import until_gone
 
 log: logging.Logger = logging.getLogger(__name__)
 LIVE = "/ui/live"
@@ -118,7 +119,7 @@ class LiveStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         feed = self._feed
         feed.open()
-        gone = asyncio.create_task(_until_gone(receive))
+        gone = asyncio.create_task(until_gone(receive))
         closing = asyncio.create_task(feed.closing.wait())
         sending = asyncio.create_task(self._send_all(send))
         try:
@@ -159,8 +160,3 @@ class LiveStream(Response):
 async def _send(send: Send, said: str) -> None:
     async with asyncio.timeout(SEND_SECONDS):
         await send({"type": "http.response.body", "body": said.encode(), "more_body": True})
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -106,6 +106,11 @@ class View:
     def client(self) -> AsyncClient:
         return AsyncClient(self.core)
 
+    def changing(self) -> AsyncClient:
+        """Its change is stored with its reason, and refused where the form opened before another change."""
+        version, reason = self.sent("version"), self.sent("reason")
+        return AsyncClient(self.core.acting(self.principal.name, version or None, reason=reason))
+
     def path(self, name: str) -> str:
         return self.request.path_params[name]
 

@@ -12,7 +12,6 @@ from locktender.base.clock import SECOND
 from locktender.base.durations import spoken
 from locktender.base.errors import NotFound
 from locktender.base.limits import pool_name
-from locktender.client.client_async import AsyncClient
 from locktender.client.pool_holders import PoolHolder
 from locktender.client.views import PoolInfo, instant
 from locktender.observe.holders import MinuteCost
@@ -116,12 +115,6 @@ async def _current(view: View, name: str) -> PoolInfo:
     return found or await view.client.pools.get(name)
 
 
-def _changing(view: View) -> AsyncClient:
-    """A client whose change is stored with its reason, and refused if the pool changed since the form opened."""
-    version, reason = view.sent("version"), view.sent("reason")
-    return AsyncClient(view.core.acting(view.principal.name, version or None, reason=reason))
-
-
 async def ask_set(view: View) -> Response:
     name = pool_name(view.path("pool"))
     pool = await view.client.pools.get(name)
@@ -189,7 +182,7 @@ async def set_pool(view: View) -> Response:
     name = pool_name(view.path("pool"))
     sent = {each: view.sent(each) for each in ("limit", "rate", "burst", "lease")}
     before = await view.client.pools.get(name)
-    await _changing(view).pools.set(name, **pool_settings(sent, before))
+    await view.changing().pools.set(name, **pool_settings(sent, before))
     pool = await view.client.pools.get(name)
     text = f"Pool {name} is set to {pool.limit_text}; {pool.used} in use, {pool.waiting} waiting."
     return await view.done(Done(text))
@@ -229,13 +222,13 @@ async def ask_pause(view: View) -> Response:
 
 async def pause_pool(view: View) -> Response:
     name = pool_name(view.path("pool"))
-    await _changing(view).pools.pause(name)
+    await view.changing().pools.pause(name)
     return await view.done(Done(f"Pool {name} is paused."))
 
 
 async def resume_pool(view: View) -> Response:
     name = pool_name(view.path("pool"))
-    await _changing(view).pools.resume(name)
+    await view.changing().pools.resume(name)
     return await view.done(Done(f"Pool {name} goes on."))
 
 
@@ -261,7 +254,7 @@ async def ask_reset(view: View) -> Response:
 
 async def reset_pool(view: View) -> Response:
     name = pool_name(view.path("pool"))
-    await _changing(view).pools.reset(name)
+    await view.changing().pools.reset(name)
     return await view.done(Done(f"Pool {name} is back to what was declared."))
 
 
@@ -290,7 +283,7 @@ async def ask_new(view: View) -> Response:
 
 async def new_pool(view: View) -> Response:
     name = pool_name(view.sent("name"))
-    await _changing(view).pools.set(name, **pool_settings({"limit": view.sent("limit")}))
+    await view.changing().pools.set(name, **pool_settings({"limit": view.sent("limit")}))
     return await view.done(
         Done(f"Pool {name} is set to {view.sent('limit')}.", f"/pools/{segment(name)}")
     )
