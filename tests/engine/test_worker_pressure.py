@@ -293,7 +293,7 @@ def test_d6_pressure_is_logged_once_per_change(tmp_path: Path, caplog: pytest.Lo
         first
         == "this worker is under pressure and uses 50 % of its permits: memory 85 % (over 80 %)"
     )
-    assert "to 35 % of its permits: memory 85 % (over 80 %), p99 of its tasks 1" in second
+    assert "uses 35 % of its permits: memory 85 % (over 80 %), p99 of its tasks 1" in second
     assert last == "this worker uses all its permits again: the pressure has ended"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -15,6 +16,7 @@ from typing import Any
 import psutil
 
 from locktender.store.postgres import local
+from locktender.testing import eventually
 
 END_SECONDS = 90.0
 
@@ -39,13 +41,17 @@ class Database:
 
     def stop_flushing(self) -> None:
         """From now on, until it is killed, only those who commit flush what they wrote."""
-        writers = [
-            child
-            for child in psutil.Process(self._started.pid).children()
-            if any(name in " ".join(child.cmdline()) for name in ("walwriter", "wal writer"))
-        ]
-        assert len(writers) == 1, writers
-        writers[0].suspend()
+        [writer] = eventually(self._log_writers, what="the process that writes the log")
+        writer.suspend()
+
+    def _log_writers(self) -> list[psutil.Process]:
+        """A process of a server that has just started may not have its name yet, or be gone again."""
+        found: list[psutil.Process] = []
+        for child in psutil.Process(self._started.pid).children():
+            with suppress(psutil.NoSuchProcess):
+                if re.search("wal ?writer", " ".join(child.cmdline())):
+                    found.append(child)
+        return found
 
     def start(self) -> float:
         """Starts it again on the same data and socket; seconds it took, with what it had to recover."""
