@@ -1,4 +1,4 @@
-"""Refuses a kind of gate that lacks its types, its text, its checker rule or its scenario. Part of `make check`.
+"""Refuses a kind of gate that lacks types, text, opening, checker rule or scenario. Part of `make check`.
 
 A gate in `kernel/gates/` whose kind is listed nowhere is refused, too.
 """

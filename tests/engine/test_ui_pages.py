@@ -19,6 +19,8 @@ from locktender.kernel.reasons import GateOpening, Holder, Reason
 from locktender.observe.answer import Why
 from locktender.server.ui import run as run_page
 from locktender.server.ui import runs as runs_page
+from locktender.server.ui.live import LiveFeed
+from locktender.server.ui.pages import View
 from locktender.server.ui.reading import SharedReadings
 
 
@@ -232,3 +234,24 @@ async def test_a_mistyped_filter_is_shown_with_the_form(pages: Pages, query: str
     assert 'name="tags"' in found.text
     assert query.split("=")[1] in found.text
     assert "data-live " not in found.text
+
+
+async def test_a_page_says_at_which_change_it_was_read(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+):
+    """Before it reads anything: what comes while it is made is not in it."""
+    number: int | None = None
+    client = View.client.fget
+    assert client is not None
+
+    def read(view: View) -> AsyncClient:
+        nonlocal number
+        number = None if number is None else number + 1
+        return client(view)
+
+    monkeypatch.setattr(View, "client", property(read))
+    monkeypatch.setattr(LiveFeed, "mark", property(lambda _feed: number))
+    assert 'data-seen=""' in (await pages.get("/runs")).text  # nobody follows the history
+    number = 41
+    assert 'data-seen="41"' in (await pages.get("/runs")).text
+    assert number > 41

@@ -58,6 +58,7 @@ def readings() -> SharedReadings:
 async def test_a_reading_from_before_a_change_is_told_stale(history: History):
     shared = readings()
     feed = shared.feed
+    assert not (await shared.work())[1]  # it was read for this question
     assert (await shared.work())[1]  # nobody follows the history: it may have changed since
     feed.open()
     await until(lambda: feed.mark is not None, "the history is followed")
@@ -86,6 +87,7 @@ async def test_a_history_that_cannot_be_read_makes_nothing_fresh(history: Histor
     shared.feed.open()
     await until(lambda: history.reads > 2, "the history is followed")
     assert shared.feed.mark is None
+    assert not (await shared.work())[1]
     assert (await shared.work())[1]
     history.end = "1"
     await until(lambda: shared.feed.mark is not None, "the history is followed")

@@ -35,8 +35,8 @@ only_postgres = pytest.mark.parametrize("store", ["postgres"], indirect=True)
 FAT_FILE = Path(__file__).parents[1] / "steps" / "stopped_steps.py"
 fat: Any = load(source(FAT_FILE))
 TRIES_SECONDS = 90.0
-LOOKS = 10
-LOOK_SECONDS = 0.1
+STAYS_SECONDS = 0.5
+"""Less than the two seconds after which the server ends a session that is idle in its transaction."""
 COPYING = (
     "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND state = 'active'"
     " AND query LIKE 'COPY %' AND wait_event = 'ClientRead'"
@@ -73,11 +73,12 @@ def stop_when(pid: int, url: str, condition: str) -> None:
 
             async def stays() -> bool:
                 """Also when the server has received what the process had sent before."""
-                for _ in range(LOOKS):
-                    if not await conn.fetch(condition):
-                        return False
-                    await asyncio.sleep(LOOK_SECONDS)
-                return True
+                until = time.monotonic() + STAYS_SECONDS
+                while await conn.fetch(condition):
+                    if time.monotonic() > until:
+                        return True
+                    await asyncio.sleep(0.05)
+                return False
 
             while time.monotonic() < end:
                 if not await conn.fetch(condition):

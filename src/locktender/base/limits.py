@@ -20,11 +20,11 @@ from locktender.base.names import UNLIMITED, count, limit, name, tag_key, tag_va
 Placement = Literal["spread", "pack"]
 
 CLAIM_BATCH = 500
+"""A batch of offers to one worker, unless set otherwise. Its size decides most of what a short step costs."""
 DISPATCH_DEADLINE_US = 4 * 3_600_000_000
 """How long a task may lack nothing but a worker, unless step, flow, submission or server say otherwise."""
 MAX_VALUE_BYTES = 2 * 1024 * 1024
 """A value above it is refused, unless set otherwise."""
-"""A batch of offers to one worker, unless set otherwise. Its size decides most of what a short step costs."""
 
 LimitKind = Literal["runs", "active", "tag", "pool", "fair", "engine", "flow", "run"]
 """What a stored rule bounds. Names: `runs` and `active` have '', `tag` has `key`, `key=value` or `key=*`,

@@ -89,7 +89,7 @@ def restore_run(
         existing.append(
             Existing(task.node, task.idx, ordinal, task.state, task.output, task.error, final)
         )
-    # Progress first: it may close a map whose waiting items must then not stand in line.
+    # The graph first: it may close a map whose waiting items must then not stand in line.
     stopping, failing = row.verdict is not None, row.verdict == RunState.FAILED
     advance = yield from run_graph.beginning(existing, stopping=stopping, failing=failing)
     lifecycle.apply(run, advance, now)

@@ -186,8 +186,8 @@ def run_why(
 ) -> Why | None:
     """What an executing run waits for; None: it is not known. It costs the same however many items wait."""
     run = scheduler.ledger.runs.get(row.seq)
-    progress = scheduler.lifecycle.run_graphs.get(row.seq)
-    if run is None or progress is None:
+    graph = scheduler.lifecycle.run_graphs.get(row.seq)
+    if run is None or graph is None:
         return None
     found = open_tasks(run)
     running: dict[str, int] = {}
@@ -228,7 +228,7 @@ def run_why(
             for at, (first, group) in enumerate(shown)
         ),
         more_waiting=len(groups) - len(shown),
-        pending=dict(waiting_nodes(progress)),
+        pending=dict(waiting_nodes(graph)),
         offered=offered,
         running=running,
         stubborn=stubborn,

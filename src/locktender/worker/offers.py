@@ -110,14 +110,14 @@ class OfferHandler:
 
     async def _receive(self) -> None:
         timeout_us = 0 if self._unanswered else self._settings.poll_us
-        heard = await self._store.wait_for_offers(self._host.worker.id, timeout_us)
+        received = await self._store.wait_for_offers(self._host.worker.id, timeout_us)
         if not self._host.has_lease:
             return
         if self._unanswered:
             await self._answer([(task, token) for token, task in self._unanswered.items()])
-        if heard.offers:
-            await self._answer(heard.offers)
-        if heard.look:
+        if received.offers:
+            await self._answer(received.offers)
+        if received.look:
             await self._read()
 
     async def _read(self) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from contextlib import suppress
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from locktender.base.background import end_tasks
+from locktender.base.background import end_tasks, start_task
 from locktender.base.errors import LocktenderError
 from locktender.client.core import Core
 from locktender.client.history import HistoryPages
@@ -41,7 +42,8 @@ class LiveFeed:
         self._changed = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
         self._follows = False
-        self.number: int = 0
+        self.number: int = secrets.randbelow(1 << 40)
+        """Begins anywhere: a page of another server, or from before a restart, has another number."""
         self.pages: int = 0
         self.closing: asyncio.Event = asyncio.Event()
 
@@ -49,8 +51,10 @@ class LiveFeed:
         if self.pages >= MOST_PAGES:
             raise Overloaded(f"{MOST_PAGES} pages are open here.", hint="Close some, or reload.")
         self.pages += 1
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._read(), name="locktender-ui-live")
+        if self._task is not None and self._task.done():
+            self._unfollow()
+        if self._task is None:
+            self._task = start_task(self._read(), "follow the history for open pages")
 
     @property
     def mark(self) -> int | None:
@@ -61,10 +65,13 @@ class LiveFeed:
         """One page is closed; with the last one the reader ends."""
         self.pages -= 1
         if self.pages == 0 and self._task is not None:
-            task, self._task = self._task, None
-            # What was read until now may lack changes that nobody will have noticed.
-            self._follows, self.number = False, self.number + 1
+            task = self._task
+            self._unfollow()
             await end_tasks([task])
+
+    def _unfollow(self) -> None:
+        """What was read until now may lack changes that nobody will have noticed."""
+        self._task, self._follows, self.number = None, False, self.number + 1
 
     async def begun(self) -> int | None:
         """The number of the last change when the history is followed; None: not yet, after `QUIET_SECONDS`."""

@@ -119,7 +119,9 @@ class SharedReadings:
         self.feed: LiveFeed = LiveFeed(core)
         self._core = core
         self._large = False
-        self._work: Fresh[tuple[int | None, ActiveWork]] = Fresh(self._read_work, WORK_SECONDS)
+        self._work: Fresh[tuple[float, int | None, ActiveWork]] = Fresh(
+            self._read_work, WORK_SECONDS
+        )
         self._lately: Fresh[Traffic] = Fresh(
             partial(core.store.traffic, 0, MOST_RUNS, RATE_US, BUCKETS * BUCKET_SECONDS * SECOND),
             WORK_SECONDS,
@@ -129,9 +131,10 @@ class SharedReadings:
         self._known = False
 
     async def work(self) -> tuple[ActiveWork, bool]:
-        """All active work, and whether a change that was noticed since may be missing in it."""
-        mark, found = await self._work.get(READ_TIMEOUT_SECONDS)
-        return found, mark is None or mark != self.feed.mark
+        """All active work, and whether a change from before this question may be missing in it."""
+        asked = asyncio.get_running_loop().time()
+        began, mark, found = await self._work.get(READ_TIMEOUT_SECONDS)
+        return found, began < asked and (mark is None or mark != self.feed.mark)
 
     async def lately(self) -> Traffic:
         """The newest runs, for rates and charts."""
@@ -167,8 +170,8 @@ class SharedReadings:
         await self._lately.close()
         await self._costs.close()
 
-    async def _read_work(self) -> tuple[int | None, ActiveWork]:
-        mark = self.feed.mark
+    async def _read_work(self) -> tuple[float, int | None, ActiveWork]:
+        began, mark = asyncio.get_running_loop().time(), self.feed.mark
         if not self._large:
             found = await read_work(self._core.store)
         else:
@@ -179,7 +182,7 @@ class SharedReadings:
             each.waiting for each in found.gates if each.what == "task"
         )  # fmt: skip
         self._large = open_tasks > MOST_OPEN_HERE
-        return mark, found
+        return began, mark, found
 
 
 async def _elsewhere(settings: Settings) -> ActiveWork:

@@ -33,10 +33,10 @@ class Inbox:
             self.filled.set()
 
     def take(self) -> OfferNotice:
-        heard = OfferNotice(self.offers, self.look)
+        received = OfferNotice(self.offers, self.look)
         self.offers, self.look = [], False
         self.filled.clear()
-        return heard
+        return received
 
 
 class ReceivedEnds:
@@ -94,9 +94,9 @@ class ReceivedCommits:
         self._accepted_by.add(worker)
         self._filled.set()
 
-    def queued(self, words: list[str]) -> None:
+    def queued(self, parts: list[str]) -> None:
         try:
-            first, last = map(number_of, words)
+            first, last = map(number_of, parts)
         except ValueError:
             self.look()
             return
@@ -106,9 +106,9 @@ class ReceivedCommits:
         else:
             self.look()
 
-    def mailed(self, words: list[str]) -> None:
+    def mailed(self, parts: list[str]) -> None:
         try:
-            run, number = map(number_of, words)
+            run, number = map(number_of, parts)
         except ValueError:
             self.look()  # of a topic
             return

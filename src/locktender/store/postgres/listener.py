@@ -156,7 +156,7 @@ class Listener:
         self._listens_to_all = True
         """What it should listen to: ends of runs alone, or everything."""
         self._needs_ends = False
-        self._hears_ends = False
+        self._receives_ends = False
         self._look_up = asyncio.Event()
         self.connected: bool = False
         """Notifications of every commit reach this process now."""
@@ -285,7 +285,7 @@ class Listener:
         conn = await connect(self._options, self._options.listen_dsn)
         try:
             conn.add_termination_listener(lambda _: self._look_up.set())
-            self._hears_ends = False
+            self._receives_ends = False
             await self._follow_ends(conn)
             # Read once: what is wanted may change while the server is asked.
             everything = self._listens_to_all
@@ -319,21 +319,21 @@ class Listener:
         except faults.WORLD as error:
             log.warning("the listener lost its connection: %s", type(error).__name__)
         finally:
-            self.connected = self._hears_ends = False
+            self.connected = self._receives_ends = False
             conn.terminate()
 
     async def _follow_ends(self, conn: asyncpg.Connection[Any]) -> bool:
         """Listens to ends if they are waited for, else not; True: that is new."""
         wanted = self._listens_to_all or self._needs_ends
-        if wanted == self._hears_ends:
+        if wanted == self._receives_ends:
             return False
         if wanted:
             await conn.add_listener(self._options.ends_channel, self._receive)
-            self._hears_ends = True
-            # Those of before were not heard.
+            self._receives_ends = True
+            # Those of before were not received.
             self._ended.put(None)
         else:
-            self._hears_ends = False
+            self._receives_ends = False
             await conn.remove_listener(self._options.ends_channel, self._receive)
         return True
 
