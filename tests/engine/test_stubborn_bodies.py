@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from locktender import flow, step
+from locktender.base.errors import StoreError
 from locktender.cli import runs, why, workers
 from locktender.cli.context import Context
 from locktender.client.views import StubbornInfo
 from locktender.testing import Engines, eventually
+from locktender.worker.membership import Membership
 
 pytest_plugins = ["locktender.testing.plugin"]
 
@@ -72,6 +74,25 @@ def told(run: Any) -> StubbornInfo:
     )
     assert found is not None
     return found
+
+
+def test_f4_it_is_published_again_where_that_failed(
+    make_engine: Engines, latch: Path, monkeypatch: pytest.MonkeyPatch
+):
+    failed: list[Membership] = []
+    publish = Membership.publish
+
+    async def fails_once(self: Membership) -> None:
+        if self.worker._stubborn.notes and not failed:
+            failed.append(self)
+            raise StoreError("away")
+        await publish(self)
+
+    monkeypatch.setattr(Membership, "publish", fails_once)
+    engine = make_engine(heartbeat="200s", worker_lease="600s")
+    run = engine.submit(stuck_async, str(latch))
+    told(run)
+    assert failed
 
 
 @pytest.mark.parametrize("called", [stuck_thread, stuck_async])

@@ -46,10 +46,8 @@ RETRY_JOIN_SECONDS = 0.5
 PRESSURE_EVERY_SECONDS = 0.25
 PRESSURE_DELAY_SECONDS = 0.005
 """After an attempt began or ended: many begin and end in that time, and one reading serves them all."""
-LAST_ACCEPT_SECONDS = 5.0
-"""How long a worker that ends waits for the answer to its last acceptance."""
-LAST_ENDS_SECONDS = 5.0
-"""How long a worker that ends waits until its last ends are written."""
+LAST_ACCEPT_SECONDS = LAST_ENDS_SECONDS = 5.0
+"""How long a worker that ends waits for the answer to its last acceptance, and until its last ends are written."""
 DRAIN_LIST_SECONDS = 3.0
 """How long a process that ends hard waits until its drain list is written."""
 MAX_DRAIN_LIST = 1_000
@@ -301,14 +299,17 @@ class Membership:
             self._background.start(self._try_publish(), "publish the worker's row")
 
     async def _try_publish(self) -> None:
-        with suppress(LocktenderError):  # the next renewal carries it
-            await self.publish()
+        while self.has_lease:
+            with suppress(LocktenderError):
+                await self.publish()
+                return
+            await asyncio.sleep(RETRY_FINISH_SECONDS)
 
     # -- pressure ----------------------------------------------------------------------------------
 
     async def _check_pressure(self) -> None:
         self._read_pressure()
-        if self.worker.report() and self.has_lease:
+        if self.worker.report():
             self._background.start(self._try_publish(), "publish the worker's row")
         await asyncio.sleep(PRESSURE_EVERY_SECONDS)
 

@@ -114,9 +114,9 @@
   });
   document.addEventListener("htmx:afterRequest", (event) => {
     busy = Math.max(0, busy - 1);
-    // A slow page is asked for less often: it never takes more than a twentieth of the server's time.
+    // A slow page is asked for less often: it takes a twentieth of the server's time, but is never older than 15 s.
     const took = performance.now() - (event.detail.xhr.began || performance.now());
-    if (event.detail.elt.matches?.("[data-live]")) pause = Math.max(1000, 20 * took);
+    if (event.detail.elt.matches?.("[data-live]")) pause = Math.min(15000, Math.max(1000, 20 * took));
   });
 
   // -- morphing keeps what the reader has opened, typed and chosen ------------------------------
