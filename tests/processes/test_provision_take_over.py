@@ -11,6 +11,7 @@ import pytest
 from tests.support.cluster import Cluster, ClusterNode
 from tests.support.fleet import ask
 from tests.support.sampled import one_store
+from tests.support.stopping import pause_outside_of_a_write
 
 from locktender.testing import eventually
 from locktender.testing.processes import source
@@ -132,7 +133,7 @@ def test_who_leads_no_longer_still_reaps_what_it_started(scene: Scene, cluster: 
     assert client.submit(flow, 1).result("90s") in scene.status("begin")
     [worker] = psutil.Process(first.pid).children()
 
-    first.pause()
+    pause_outside_of_a_write(first, cluster.url)
     second = scene.server()
     eventually(lambda: second.pid in leaders(cluster), "60s", "another to lead")
     first.resume()
