@@ -290,14 +290,14 @@ async def test_who_waits_for_nothing_listens_to_nothing(
         await store.wait_for_ends(0)
         await _until(lambda: not store.listens)
         listener = store._opened.listener
-        await _until(lambda: listener._hears_ends)
+        await _until(lambda: listener._receives_ends)
 
         await store.forget_ends()
-        await _until(lambda: not listener._hears_ends)
+        await _until(lambda: not listener._receives_ends)
         await leader.end(runs[0])
 
         assert (await store.wait_for_ends(60 * SECOND)).look
-        await _until(lambda: listener._hears_ends)
+        await _until(lambda: listener._receives_ends)
         await leader.end(runs[1])
         ended = await store.wait_for_ends(60 * SECOND)
         assert ended.look or ended.runs == [runs[1]]
@@ -308,11 +308,11 @@ async def test_a_client_that_waits_for_nothing_listens_to_nothing(postgres_url: 
         listener = store._opened.listener
         await _until(lambda: store.listens)
         assert await store.forget_ends()
-        await _until(lambda: not (store.listens or listener._hears_ends))
+        await _until(lambda: not (store.listens or listener._receives_ends))
 
         # What it waits for first it is told of at once, not when the connection is looked after next.
         await store.wait(0)
-        await _until(lambda: store.listens and listener._hears_ends)
+        await _until(lambda: store.listens and listener._receives_ends)
         assert not await store.forget_ends()
 
 
