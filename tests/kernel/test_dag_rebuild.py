@@ -38,7 +38,8 @@ class Rows:
     def go_on(self) -> None:
         """The next cycle."""
         self.progress.backlog.budget.renew()
-        self.write(self.progress.go_on())
+        backlog = self.progress.backlog
+        self.write(self.progress.go_on(backlog.items(list(backlog.maps))))
 
     def expand(self) -> None:
         """As many cycles as the maps need that are open now."""

@@ -26,7 +26,8 @@ IN_POOL = graph(items(pools=needs(wide=1)))
 
 def waiting(flow: Graph, count: int, limits: Limits | None = None) -> Scheduler:
     """A leader with a map of `count` items for which there is no worker."""
-    scheduler = Scheduler(limits or Limits(), term=1, owner="test")
+    defaults = Defaults(hold_back_us=0)
+    scheduler = Scheduler(limits or Limits(), term=1, owner="test", defaults=defaults)
     scheduler.graphs[flow.flow] = flow
     scheduler.put_head(run_row(1, consts=numbers(count)))
     while scheduler.cycle(NOW).unfinished:

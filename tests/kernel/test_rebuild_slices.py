@@ -17,6 +17,7 @@ from locktender.base.states import RunState, TaskState
 from locktender.kernel import dag, rebuild
 from locktender.kernel.node_state import SLICE
 from locktender.kernel.scheduler import Scheduler
+from locktender.kernel.timers import Defaults
 
 ITEMS = 7_000
 RUNS = 3
@@ -42,7 +43,7 @@ def counted(counts: list[int], work: Any) -> Any:
 @pytest.mark.parametrize("state", [TaskState.REQUESTED, TaskState.COMPLETED])
 def test_no_slice_takes_up_more_rows_than_it_may(state: str):
     flow = graph(items("a"), items("b", Output(0)))
-    leader = Scheduler(Limits(), term=2, owner="next")
+    leader = Scheduler(Limits(), term=2, owner="next", defaults=Defaults(hold_back_us=0))
     leader.graphs = {"flow": flow}
     runs = [
         msgspec.structs.replace(

@@ -23,6 +23,7 @@ from locktender.kernel.wait_times import waits_of
 from locktender.store.worker_changes import LEFT_BEHIND
 
 NOW = 10**15
+HOUR = 3_600_000_000
 BOOM = msgspec.json.encode(Failure("Boom", "as planned"))
 
 
@@ -215,7 +216,8 @@ def test_f8_a_cycle_starts_no_run_behind_ten_thousand_new_tasks():
 
 
 def test_a_large_map_is_expanded_over_several_cycles():
-    stage = Stage(graph(items(window=1)), Limits(max_concurrent_runs=-1))
+    # With a timeout of its own each item is asked for at once: its clock runs from then.
+    stage = Stage(graph(items(window=1, queue_timeout_us=HOUR)), Limits(max_concurrent_runs=-1))
     cycles = [stage.submit(consts=numbers(1_400))]
     while cycles[-1].unfinished:
         cycles.append(stage.cycle())

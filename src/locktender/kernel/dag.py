@@ -11,7 +11,7 @@ condition (nothing is wrong) and because something it needs failed (*tainted*).
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 
 import msgspec
@@ -134,9 +134,9 @@ class RunGraph:
         self._item_dropped(self.steps[node], idx)
         return self._settle()
 
-    def go_on(self) -> Advance:
-        """Ask for further items of maps that are expanded in slices."""
-        for step, idx in self.backlog.items():
+    def go_on(self, items: Iterator[tuple[NodeState, int]]) -> Advance:
+        """Ask for further items of maps that are expanded in slices: those that its backlog hands out."""
+        for step, idx in items:
             self._take(step, idx)
             if not step.behind and step.source is not None:
                 drop_output(self.steps[step.source], self.steps)

@@ -3,6 +3,7 @@
 A map that is opened gets the numbers of all its items at once. Where not all of its items are asked for in the
 same cycle, its last item is stored as *pending* with that commit: so its rows say how many items it has, and a new
 leader gives each item the number it would have had. The other items get their rows when they are asked for.
+`map_slices.py` says when.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ ITEMS_PER_CYCLE = 500
 """Of all runs together. With 2,000 a run of one step took twice as long beside a large map, which took no less."""
 SMALL_SHARE: Final = 5
 """A map of at most this part of it is expanded at once: it costs no more than the steps around it."""
+NEXT_SHARE: Final = 16
+"""This part is asked for where none of a map's items waits: those that cannot start now are written twice."""
 _UNBOUNDED: Final = 1 << 62
 
 
@@ -57,16 +60,30 @@ class Backlog:
         step.behind = deque(indexes)
         self.maps[step.index] = step
 
-    def items(self) -> Iterator[tuple[NodeState, int]]:
-        """The next items, as many as the cycle may ask for."""
-        for step in list(self.maps.values()):
+    def items(self, nodes: Iterable[int]) -> Iterator[tuple[NodeState, int]]:
+        """The next items of these maps, as many as the cycle may ask for."""
+        for node in nodes:
+            step = self.maps[node]
             while step.behind:
                 if self.budget.left <= 0:
                     return
                 self.budget.left -= 1
                 yield step, step.behind.popleft()
-            del self.maps[step.index]
-            step.behind, step.elements = None, ()
+            self._end(step)
+
+    def next_items(self, node: int) -> Iterator[tuple[NodeState, int]]:
+        """A few items of a map that has none waiting: the cycle's starts bound how often it is asked."""
+        step = self.maps[node]
+        for _ in range(max(1, self.budget.size // NEXT_SHARE)):
+            if not step.behind:
+                break
+            yield step, step.behind.popleft()
+        if not step.behind:
+            self._end(step)
+
+    def _end(self, step: NodeState) -> None:
+        del self.maps[step.index]
+        step.behind, step.elements = None, ()
 
 
 class Ordinals:

@@ -17,8 +17,8 @@ from locktender.kernel.node_state import PLAIN
 from locktender.kernel.placement import Worker
 from locktender.kernel.wait_times import waits_of
 
-MAX_CACHED_POOLS = 256
-"""Distinct pool requests kept as dicts; above this the cache is emptied."""
+MAX_CACHED_GRANTS = 256
+"""Distinct contents of grants' events that are kept; above this the cache is emptied."""
 
 
 class GrantWriter:
@@ -29,7 +29,7 @@ class GrantWriter:
         self._lifecycle = lifecycle
         self._commit_builder = lifecycle.commit_builder
         self._tokens = 0
-        self._pools_cache: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
+        self._known_data: dict[tuple[str, str, tuple[tuple[str, int], ...]], dict[str, object]] = {}
 
     def grant(self, entry: TaskEntry, worker: Worker, now: int, *, offered: bool) -> None:
         """The task belongs to `worker` from this commit on: offered, or running in the leader's process."""
@@ -40,15 +40,11 @@ class GrantWriter:
         entry.scheduled_at = now
         entry.offers += 1
         entry.offered = offered
-        data: dict[str, object] = {
-            "worker": worker.id,
-            "pools": self._pools(entry),
-            "executor": entry.spec.executor,
-        }
+        data = self._data(entry, worker)
         lane = entry.lane
         if lane is not None and (lane.clock is not NO_WAIT or entry.waits):
             if waits := waits_of(entry, lane, now):
-                data["waits"] = waits
+                data = data | {"waits": waits}
                 self._lifecycle.ledger.wait_book.add(waits)
             entry.waits = None
         change = Change("task", entry.id, TaskState.REQUESTED, TaskState.SCHEDULED, token, data)
@@ -73,13 +69,17 @@ class GrantWriter:
             self._lifecycle.watch_offer(entry, now)
         builder.save(entry)
 
-    def _pools(self, entry: TaskEntry) -> dict[str, int]:
-        pools = self._pools_cache.get(entry.pools)
-        if pools is None:
-            if len(self._pools_cache) > MAX_CACHED_POOLS:
-                self._pools_cache.clear()
-            pools = self._pools_cache[entry.pools] = dict(entry.pools)
-        return pools
+    def _data(self, entry: TaskEntry, worker: Worker) -> dict[str, object]:
+        """What the event carries: one dictionary for all grants alike."""
+        key = worker.id, entry.spec.executor, entry.pools
+        data = self._known_data.get(key)
+        if data is None:
+            if len(self._known_data) > MAX_CACHED_GRANTS:
+                self._known_data.clear()
+            pools = dict(entry.pools)
+            made: dict[str, object] = {"worker": worker.id, "pools": pools, "executor": key[1]}
+            data = self._known_data[key] = made
+        return data
 
 
 MAX_RESERVATIONS_EACH_CYCLE = 64

@@ -264,6 +264,8 @@ class Ledger(RunLedger):
 
         Everything is charged. The leader's own worker is offered nothing while it is the only one.
         """
+        for gate in self.workers.reopened():
+            self.task_queue.opened(gate)
         only = len(self.workers.by_id) == 1
         for task, worker in self.task_queue.decide(now, budget, self._place):
             assert isinstance(worker, Worker)  # noqa: S101
@@ -329,8 +331,7 @@ class Ledger(RunLedger):
 
     def accepted(self, task: TaskEntry) -> None:
         self.offers.pop(task.id, None)
-        for gate in self.workers.answered(task.worker or ""):
-            self.task_queue.opened(gate)
+        self.workers.answered(task.worker or "")
 
     def unanswered_offers(self, before: int) -> list[Order]:
         """Offers made before that instant that have no known answer."""
@@ -384,8 +385,7 @@ class Ledger(RunLedger):
             offered = task.state == TaskState.SCHEDULED
             if offered:
                 self.offers.pop(task.id, None)
-            for gate in self.workers.give_back(task.worker, task.spec.executor, offered=offered):
-                self.task_queue.opened(gate)
+            self.workers.give_back(task.worker, task.spec.executor, offered=offered)
 
     def linger(self, linger: Linger) -> None:
         """Slots of a dead attempt that were still kept when the last leader's term ended."""

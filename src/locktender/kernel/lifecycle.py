@@ -69,8 +69,8 @@ class Lifecycle:
         self.tasks: dict[int, TaskEntry] = {}
         """Tasks that are not terminal, by id."""
         self.budget: ItemBudget = ItemBudget(defaults.items_per_cycle)
-        self.expanding: dict[int, RunEntry] = {}
-        """Runs with maps of which not all items were asked for, in the order of their turns."""
+        self.expanding: dict[int, tuple[RunEntry, int]] = {}
+        """Runs with maps of which not all items were asked for, and since when; in the order of their turns."""
         self.asleep: dict[int, RunEntry] = {}
         """Runs with a sleep that is not over."""
         self.mail: Mailboxes = Mailboxes()
@@ -94,7 +94,7 @@ class Lifecycle:
     def apply(self, run: RunEntry, advance: Advance, now: int) -> None:
         """Carry out what follows in `run`: request, skip, close, and end it when nothing is left."""
         if (graph := self.run_graphs.get(run.seq)) is not None and graph.backlog.maps:
-            self.expanding[run.seq] = run
+            self.expanding.setdefault(run.seq, (run, now))
         if advance is NOTHING:
             self.close_if_finished(run, now)
             return
@@ -113,17 +113,6 @@ class Lifecycle:
             failure = self.run_graphs[run.seq].verdict()[2] or Failure("failed", "a task failed")
             self.stop(run, "failed", failure, now)
         self.close_if_finished(run, now)
-
-    def go_on(self, now: int) -> None:
-        """Ask for further items of large maps. A run that has more after that comes behind the others."""
-        for run in list(self.expanding.values()):
-            if self.budget.left <= 0:
-                break
-            del self.expanding[run.seq]
-            if (graph := self.run_graphs.get(run.seq)) is not None:
-                self.at_run = run.seq
-                self.apply(run, graph.go_on(), now)
-        self.at_run = 0
 
     def _request(self, run: RunEntry, asked: TaskRequest, now: int) -> None:
         task = ids.task_id(run.seq, asked.ordinal)

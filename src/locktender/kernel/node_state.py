@@ -114,7 +114,7 @@ class Existing(msgspec.Struct, frozen=True):
     """Its run was retried: it is asked for once more, in the same row."""
 
 
-class TaskRequest(msgspec.Struct):
+class TaskRequest(msgspec.Struct, gc=False):
     """One task to request."""
 
     node: int

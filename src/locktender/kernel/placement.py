@@ -192,6 +192,8 @@ class WorkerSet:
         self._preferred: dict[str, str] = {}
         """Text of `affinity` → the worker that last had a task with it, the latest last."""
         self.silences_changed: bool = False
+        self._freed: dict[tuple[str, str | None], None] = {}
+        """Workers that got room since `reopened`, and for which executor; None: for any."""
         self.some_unfit: bool = False
         """There is a gate for which no worker is fit."""
         self.refitted: list[WorkerGate] = []
@@ -309,26 +311,40 @@ class WorkerSet:
         worker.assigned -= 1
         worker.offered -= 1
 
-    def give_back(self, worker_id: str, executor: str, *, offered: bool) -> list[WorkerGate]:
-        """A permit is free again: the gates where a lane may be served now."""
+    def give_back(self, worker_id: str, executor: str, *, offered: bool) -> None:
+        """A permit is free again."""
         worker = self.by_id.get(worker_id)
         if worker is None:
-            return []
+            return
         worker.used -= 1
         worker.used_by[executor] -= 1
         if offered:
             worker.offered -= 1
-        return self.waiting_for(worker, executor)
+        self._freed[worker_id, executor] = None
 
-    def answered(self, worker_id: str) -> list[WorkerGate]:
+    def answered(self, worker_id: str) -> None:
         """An offer was accepted: it no longer counts against the worker's claim."""
         worker = self.by_id.get(worker_id)
         if worker is None:
-            return []
+            return
         worker.offered -= 1
         worker.given += worker.local
-        self.clear_silence(worker_id)
-        return self.waiting_for(worker, None)
+        if worker.unanswered:
+            self.clear_silence(worker_id)
+        self._freed[worker_id, None] = None
+
+    def reopened(self) -> list[WorkerGate]:
+        """Gates where a lane may be served now by a worker that got room since this was last asked.
+
+        Found once for a cycle: most ends and answers of a cycle are of few workers.
+        """
+        freed, self._freed = self._freed, {}
+        return [
+            gate
+            for worker_id, executor in freed
+            if (worker := self.by_id.get(worker_id)) is not None
+            for gate in self.waiting_for(worker, executor)
+        ]
 
     def left_unanswered(self, worker_id: str, offered_at: int, now: int) -> int | None:
         """An offer to it expired: it is passed over until the instant returned. None: counted already."""

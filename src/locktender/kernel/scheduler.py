@@ -24,6 +24,7 @@ from locktender.kernel.grants import Calls, GrantWriter, write_sets
 from locktender.kernel.held_runs import HeldRuns, check_failure
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.lifecycle import Defaults, Lifecycle, failure_of, short
+from locktender.kernel.map_slices import MapSlices
 from locktender.kernel.pauses import Pauses
 from locktender.kernel.places import Places
 from locktender.kernel.rebuild import start_again
@@ -53,6 +54,7 @@ class Scheduler:
         self.stale_facts: int = 0
         self._grants = GrantWriter(term, self.lifecycle)
         self._places, self._waits = Places(self.lifecycle), WaitsOfRuns(self.lifecycle)
+        self._slices = MapSlices(self.lifecycle)
         self._pauses = Pauses(self.ledger, self.commit_builder)
         self.calls: Calls = Calls(self.lifecycle)
         self._swept = False
@@ -367,7 +369,7 @@ class Scheduler:
             self.end_queued(row, RunState.TIMED_OUT, still_queued(row, now), now)
         self.held.pass_time(now)
         self._places.follow_workers()
-        self.lifecycle.go_on(now)
+        self._slices.begin_cycle(now)
         self.commit_builder.begin_grants()
         budget = self.ledger.limits.max_starts_per_cycle
         for head in self.ledger.decide_runs(now, budget):
@@ -383,6 +385,8 @@ class Scheduler:
         for entry, worker, offered in self.ledger.decide_tasks(now, budget):
             self.lifecycle.at_run = entry.run.seq
             self._grants.grant(entry, worker, now, offered=offered)
+            if self.lifecycle.expanding:
+                self._slices.started(entry.run, entry.node, now)
             self.lifecycle.at_run = 0
             if not offered:
                 starts.append(entry)
@@ -430,7 +434,8 @@ class Scheduler:
         stops, withdrawals, ended = builder.stops, builder.withdrawals, builder.ended_runs
         wakes = [queue.next_wake(), self.ledger.run_queue.next_wake(), self.ledger.wait_book.due]
         wakes += [self.lifecycle.timers.next(), self.held.timers.next()]
-        more = queue.unfinished or self.ledger.run_queue.unfinished or self.lifecycle.expanding
+        wakes.append(self._slices.next_wake())
+        more = queue.unfinished or self.ledger.run_queue.unfinished or self._slices.unfinished(now)
         return Cycle(
             builder.close(now),
             starts,

@@ -40,6 +40,8 @@ class Defaults(msgspec.Struct, frozen=True):
     dispatch_deadline_us: int = DISPATCH_DEADLINE_US
     offer_ttl_us: int = 2_000_000
     items_per_cycle: int | None = None
+    hold_back_us: int = 2_000_000
+    """How long after its start a large map asks for its items as they can start (`kernel/map_slices.py`)."""
 
 
 def delay(policy: RetryPolicy, tries: int, task: int, seed: int = 0) -> int:

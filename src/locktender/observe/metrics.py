@@ -45,9 +45,10 @@ class Spread:
         self.total: float = 0.0
         """The values, summed."""
 
-    def add(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def add(self, value: float, count: int = 1) -> None:
+        """`count` of them had this value."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.total += value * count
 
 
 class Worst:
@@ -247,9 +248,15 @@ class Metrics:
                 ledger.offers.get(each.task) for each in commit.orders if each.kind == "offer"
             )
             started += [entry for entry in offered if entry is not None]
+        at, at_once = commit.at, 0
         for entry in started:
+            if entry.requested_at == at:
+                at_once += 1
+                continue
             ready_at = max(entry.requested_at, entry.not_before)
-            self.task_waits.add(max(0, commit.at - ready_at) / SECOND)
+            self.task_waits.add(max(0, at - ready_at) / SECOND)
+        if at_once:
+            self.task_waits.add(0.0, at_once)
         for waits in cycle.waits:
             for gate, waited_us in waits.items():
                 self._gate_spread(gate.partition(":")[0]).add(waited_us / SECOND)

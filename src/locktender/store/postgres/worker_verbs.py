@@ -16,7 +16,7 @@ from locktender.base.changes import End, Order
 from locktender.base.events import NOBODY, Change, pack
 from locktender.base.states import TaskState
 from locktender.store.decode import encode, known_worker
-from locktender.store.postgres.composed_sql import Parts, columns, sparse
+from locktender.store.postgres.composed_sql import Parts, alike, columns, sparse
 from locktender.store.postgres.listener import ACCEPT
 from locktender.store.postgres.session import PostgresSession, Row
 from locktender.store.protocol import Accept, Finish, Heartbeat, Renewed, Started
@@ -126,8 +126,7 @@ async def _accept(tx: PostgresSession, worker: str, tokens: dict[int, int]) -> l
     parts = Parts()
     parts.add("now", alias="clock")
     parts.add("lease_fence", worker, alias="fence")
-    parts.add("tasks_owned", ids, given, changes)
-    parts.add("task_accept", worker, alias="effect")
+    parts.add("task_accept", ids, given, changes, worker, alias="effect")
     parts.add("offer_remove")
     parts.add("events_moved", alias="told")
     parts.add("event_add", None, 0, 0, f"worker:{worker}")
@@ -164,6 +163,35 @@ async def finish(tx: PostgresSession, finish: Finish) -> list[tuple[int, int]]:
 
 
 async def _finish(tx: PostgresSession, worker: str, ended: list[End]) -> set[End]:
+    """The stale ones. Where not all were moved, a second statement says which, and moves declined offers."""
+    declines = any(each.state == TaskState.HANDED_BACK for each in ended)
+    if not declines and await _finish_running(tx, worker, ended) == len(ended):
+        return set()
+    return await _finish_owned(tx, worker, ended)
+
+
+async def _finish_running(tx: PostgresSession, worker: str, ended: list[End]) -> int:
+    """How many of them ran here, and have ended now."""
+    ids, tokens, states, outputs, errors, *_ = columns(ended, 7)
+    changes = [pack(end_of(each, TaskState.RUNNING)).decode() for each in ended]
+    parts = Parts()
+    parts.add("now", alias="clock")
+    parts.add("open_fence", alias="fence")
+    parts.add(
+        "task_finish_running",
+        *(ids, tokens, alike(states), sparse(outputs), sparse(errors), changes),
+        alias="effect",
+    )
+    parts.add("idle_moved", alias="idle")
+    parts.add("order_remove")
+    parts.add("events_moved", alias="told")
+    parts.add("event_add", None, 0, 0, f"worker:{worker}")
+    parts.add("wake_if_moved", *tx.hint("finish"), alias="woken")
+    parts.add("finish_count")
+    return (await tx.compose(parts))[0][0]
+
+
+async def _finish_owned(tx: PostgresSession, worker: str, ended: list[End]) -> set[End]:
     given: list[Sequence[object]] = []
     for each in ended:
         change = pack(end_of(each, TaskState.RUNNING)).decode()

@@ -122,7 +122,7 @@ class LineReporter(Protocol):
         ...
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Outcome(msgspec.Struct, frozen=True, gc=False):
     state: EndState
     output: bytes | None = None
     failure: Failure | None = None

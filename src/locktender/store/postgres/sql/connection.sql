@@ -216,6 +216,21 @@ CROSS JOIN LATERAL (SELECT
     coalesce(octet_length(t.input), 0) + coalesce(octet_length(n.input), 0) <= $1::bigint AS small
 ) size
 
+-- name: task_finish_running
+-- Attempts that run end, as most do; of the states one stands for all if it is the only one. The token stays, so
+-- that a repetition is recognised. Locked in the order of the array, as in `task_accept`.
+UPDATE locktender.task t SET
+    state = coalesce(v.state, ($3::text[])[1]), output = v.output, error = v.error, held = NULL,
+    ended_at = clock.now
+FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[], $5::bytea[], $6::text[])
+    v (id, token, state, output, error, change), clock
+WHERE t.id = v.id AND t.token = v.token AND t.state = 'running'
+RETURNING t.id, v.change
+
+-- name: finish_count
+-- How many tasks were moved.
+SELECT count(*), (SELECT count(*) FROM woken) FROM effect
+
 -- name: finish_answer
 -- How many tasks were moved (first row). Mostly all: else as `moved_answer`.
 SELECT count(*), (SELECT count(*) FROM woken), '', true FROM effect

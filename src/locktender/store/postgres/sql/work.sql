@@ -91,11 +91,13 @@ WHERE EXISTS (SELECT 1 FROM fence)
 ORDER BY t.id FOR NO KEY UPDATE OF t
 
 -- name: task_accept
--- The worker owns them from here, if they are still offered to it under these tokens.
+-- The worker owns them from here, if they are still offered to it under these tokens. Rows are locked in the
+-- order of the array, which is sorted: only nested loops are planned.
 UPDATE locktender.task t SET state = 'running', attempt = t.attempt + 1, started_at = clock.now
-FROM tasks_owned o, clock
-WHERE t.id = o.id AND o.token = o.asked AND o.worker = $1 AND o.state = 'scheduled'
-RETURNING t.id, t.token, t.node, t.idx, t.attempt, t.input, o.change
+FROM unnest($1::bigint[], $2::bigint[], $3::text[]) v (id, token, change), clock
+WHERE t.id = v.id AND t.token = v.token AND t.worker = $4 AND t.state = 'scheduled'
+    AND EXISTS (SELECT 1 FROM fence)
+RETURNING t.id, t.token, t.node, t.idx, t.attempt, t.input, v.change
 
 -- name: tasks_accepted
 -- The tasks that a worker runs under these tokens, with all it needs for them.
@@ -107,7 +109,7 @@ LEFT JOIN locktender.node_input n ON n.run = r.seq AND n.node = t.node
 WHERE t.worker = $1 AND t.state = 'running'
 
 -- name: task_finish
--- Attempts end. The token stays, so that a repetition is recognised.
+-- Attempts end, or decline what they were offered. The token stays, so that a repetition is recognised.
 UPDATE locktender.task t SET
     state = o.ended, output = o.output, error = o.error, held = NULL, ended_at = clock.now
 FROM tasks_owned o, clock

@@ -1,0 +1,143 @@
+"""When the items of a large map are asked for: as they can start, and after two seconds all of them."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.worlds import graph, items, needs, numbers, run_row, worker_row
+
+from locktender.base.changes import End
+from locktender.base.graph import Graph
+from locktender.base.limits import Limits
+from locktender.base.states import RunState, TaskState
+from locktender.kernel.commit_builder import Cycle
+from locktender.kernel.entries import TaskEntry
+from locktender.kernel.expansion import ITEMS_PER_CYCLE, NEXT_SHARE
+from locktender.kernel.scheduler import Scheduler
+from locktender.kernel.timers import Defaults
+
+NOW = 10**15
+HELD_BACK_US = Defaults().hold_back_us
+NEXT = ITEMS_PER_CYCLE // NEXT_SHARE
+MANY = 5_000
+
+
+def leader(flow: Graph, permits: int, **more: Graph) -> Scheduler:
+    scheduler = Scheduler(Limits(max_concurrent_runs=-1), term=1, owner="me")
+    scheduler.graphs |= {flow.flow: flow, **more}
+    scheduler.put_worker(worker_row("w", permits={"async": permits}), local=True)
+    return scheduler
+
+
+def settled(scheduler: Scheduler, now: int = NOW) -> list[Cycle]:
+    cycles = [scheduler.cycle(now)]
+    while cycles[-1].unfinished:
+        cycles.append(scheduler.cycle(now))
+    return cycles
+
+
+def end(scheduler: Scheduler, tasks: list[TaskEntry], now: int = NOW) -> None:
+    for task in tasks:
+        end = End(task.id, task.token, TaskState.COMPLETED, b"1")
+        assert scheduler.ended(end, now, local=True)
+
+
+def test_what_cannot_start_is_not_asked_for():
+    scheduler = leader(graph(items()), permits=10)
+    scheduler.put_head(run_row(1, consts=numbers(MANY)))
+    cycles = settled(scheduler)
+    assert len(cycles[0].starts) == 10
+    assert len(scheduler.lifecycle.tasks) == ITEMS_PER_CYCLE
+
+
+def test_items_start_in_the_cycle_that_asks_for_them():
+    scheduler = leader(graph(items()), permits=1_000)
+    scheduler.put_head(run_row(1, consts=numbers(MANY)))
+    first = settled(scheduler)
+    running = [task for cycle in first for task in cycle.starts]
+    assert len(running) == 1_000
+    # When 700 end, 700 start
+    end(scheduler, running[:700])
+    [cycle] = settled(scheduler)
+    assert len(cycle.starts) == 700
+    # And the rows of most are written once, as running: all but those that were waiting and a few that wait now
+    rows = [row for row in cycle.commit.tasks_new if row.state == TaskState.RUNNING]
+    assert len(rows) > 700 - NEXT
+    assert len(cycle.commit.tasks_new) - len(rows) < NEXT
+    # In their order
+    assert [task.idx for task in cycle.starts] == list(range(1_000, 1_700))
+
+
+def test_after_two_seconds_all_are_asked_for():
+    scheduler = leader(graph(items()), permits=10)
+    scheduler.put_head(run_row(1, consts=numbers(MANY)))
+    *_, last = settled(scheduler)
+    assert last.next_wake is not None
+    assert last.next_wake <= NOW + HELD_BACK_US
+    settled(scheduler, NOW + HELD_BACK_US - 1)
+    assert len(scheduler.lifecycle.tasks) == ITEMS_PER_CYCLE
+    cycles = settled(scheduler, NOW + HELD_BACK_US)
+    assert max(len(cycle.commit.tasks_new) for cycle in cycles) == ITEMS_PER_CYCLE
+    assert len(scheduler.lifecycle.tasks) == MANY
+
+
+def test_the_store_s_clock_was_set_back():
+    scheduler = leader(graph(items()), permits=10)
+    scheduler.put_head(run_row(1, consts=numbers(MANY)))
+    settled(scheduler)
+    settled(scheduler, NOW - 3_600_000_000)
+    assert len(scheduler.lifecycle.tasks) == MANY
+
+
+def test_a_run_of_lower_priority_does_not_come_between():
+    scheduler = leader(graph(items()), permits=1_000)
+    scheduler.put_head(run_row(1, consts=numbers(MANY), priority=5))
+    scheduler.put_head(run_row(2, consts=numbers(50)))
+    running = [task for cycle in settled(scheduler) for task in cycle.starts]
+    while scheduler.lifecycle.tasks and any(task.run.seq == 1 for task in running):
+        assert {task.run.seq for task in running} == {1} or len(running) < 1_000
+        end(scheduler, running)
+        running = [task for cycle in settled(scheduler) for task in cycle.starts]
+    assert {task.run.seq for task in running} <= {2}
+
+
+@pytest.mark.parametrize(
+    "flow",
+    [
+        graph(items(queue_timeout_us=10**9)),
+        graph(items(pools=needs(api=1), queue_timeout_us=10**9)),
+        graph(items(), sequential=True),
+        graph(items(), queue_timeout_us=10**9),
+    ],
+)
+def test_items_with_clocks_or_turns_are_asked_for_at_once(flow: Graph):
+    scheduler = leader(flow, permits=10)
+    scheduler.put_head(run_row(1, consts=numbers(MANY)))
+    settled(scheduler)
+    assert len(scheduler.lifecycle.tasks) == MANY
+
+
+def test_a_cancelled_run_ends_with_the_items_held_back():
+    scheduler = leader(graph(items()), permits=10)
+    scheduler.put_head(run_row(1, consts=numbers(MANY)))
+    running = [task for cycle in settled(scheduler) for task in cycle.starts]
+    scheduler.cancel_run(1, NOW)
+    settled(scheduler)
+    for task in running:
+        ended = End(task.id, task.token, TaskState.CANCELLED)
+        scheduler.ended(ended, NOW, local=True)
+    *_, last = settled(scheduler)
+    assert [(each.run, each.state) for each in last.commit.runs_ended] == [(1, RunState.CANCELLED)]
+    assert not scheduler.lifecycle.tasks
+
+
+def test_every_item_starts_once():
+    scheduler = leader(graph(items()), permits=64)
+    scheduler.put_head(run_row(1, consts=numbers(MANY)))
+    started: list[int] = []
+    running = [task for cycle in settled(scheduler) for task in cycle.starts]
+    while running:
+        started += [task.idx for task in running]
+        end(scheduler, running)
+        running = [task for cycle in settled(scheduler) for task in cycle.starts]
+    assert started == list(range(MANY))
+    assert not scheduler.lifecycle.expanding
