@@ -18,7 +18,7 @@ pytestmark = pytest.mark.parametrize("store", ["postgres"], indirect=True)
 CUT_SECONDS = 120.0
 """The longest that a number of cuts may take."""
 ACCEPT = b"attempt = t.attempt + 1"
-FINISH = b"state = o.ended, output = o.output"
+FINISH = b"error = v.error, held = NULL"
 COMMIT = b"AND cycle < $"
 SUBMIT = b"dispatch_deadline_us, params, consts, trace\n"
 """What the statements of these verbs, and of no others, have in their text."""

@@ -12,8 +12,9 @@ from locktender.base.events import Event
 from locktender.base.graph import Graph
 from locktender.base.states import TaskState
 from locktender.observe.holders import Samples, charged, required_by
-from locktender.observe.run_times import HAND_OFF, WORK, RunTimes, times_of
+from locktender.observe.run_times import RunTimes, times_of
 from locktender.observe.slot_events import slot_events
+from locktender.observe.time_pieces import HAND_OFF, WORK
 from locktender.simulate.scenarios import GATE_SCENARIOS, random_world, violations
 from locktender.simulate.world import SimWorld
 

@@ -26,15 +26,8 @@ from locktender.observe.holders import (
     charged,
     required_by,
 )
-from locktender.observe.run_times import (
-    HAND_OFF,
-    PAUSED,
-    WORK,
-    RunTimes,
-    TaskTimes,
-    added,
-    times_of,
-)
+from locktender.observe.run_times import RunTimes, TaskTimes, times_of
+from locktender.observe.time_pieces import HAND_OFF, PAUSED, WORK, added
 from locktender.observe.why import explain_run
 from locktender.store.graphs import graph_of
 from locktender.store.protocol import EventFilter, Store

@@ -5,62 +5,47 @@ path leads from the end of the run back to its submission: the task that ended l
 that ended last, and so on. Its stretches follow one another without a gap, so they add up to the wall time.
 
 What a task waited at each gate its leader wrote when it started (`kernel/wait_times.py`). A wait that goes on
-counts for the gate that blocks now.
+counts for the gate that blocks now. An item of a large map that was asked for late (`kernel/map_slices.py`) waited
+where the items before it did.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from locktender.base.events import Event
 from locktender.base.graph import Graph, Node, Output, needs_of
 from locktender.base.states import ENDS, TERMINAL_RUNS, RunState, TaskState
-from locktender.base.text import gate_word
+from locktender.observe.time_pieces import (
+    BACK_OFF,
+    CLOCK,
+    HAND_OFF,
+    LEADER,
+    LOST,
+    OFFER,
+    PAUSED,
+    SEQUENTIAL,
+    WORK,
+    Piece,
+    Stretch,
+    TimeSpan,
+    added,
+    disjoint,
+    filled,
+    fitted,
+    in_order,
+    merged,
+)
 
-WORK: Final = "work"
-HAND_OFF: Final = "hand-off"
-BACK_OFF: Final = "back-off"
-PAUSED: Final = "paused"
-SEQUENTIAL: Final = "sequential"
-LOST: Final = "lost attempt"
-"""An attempt whose worker died, or was drained and handed it back: from its start until the leader knew."""
-OFFER: Final = "offer"
-"""Offered to a worker that did not accept."""
-LEADER: Final = "leader"
-"""There was no leader, or a new one had not decided yet."""
-CLOCK: Final = "clock"
-"""The store's clock was set back."""
 _NO_WORKER: Final = "worker"
+_NO_GATE: Final = frozenset({WORK, HAND_OFF, LOST, OFFER})
 _LOST: Final = frozenset({TaskState.ABANDONED, TaskState.HANDED_BACK})
 _AGAIN: Final = frozenset({*TERMINAL_RUNS, RunState.HELD})
-
-
-class Piece(NamedTuple):
-    """A stretch of time, and what it went into: `work`, `hand-off`, or a gate."""
-
-    what: str
-    us: int
-
-
-class TimeSpan(NamedTuple):
-    """The time between two instants, and what it went into."""
-
-    start: int
-    end: int
-    pieces: list[Piece]
-
-
-class _Stretch(NamedTuple):
-    """While the whole run waited."""
-
-    start: int
-    end: int
-    what: str
 
 
 @dataclass(slots=True)
@@ -118,13 +103,6 @@ class RunTimes:
                 yield None, TimeSpan(at, at + us, pieces)
 
 
-def added(pieces: Iterable[Piece]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for what, us in pieces:
-        found[what] = found.get(what, 0) + us
-    return found
-
-
 def times_of(
     history: Sequence[Event],
     graph: Graph | None,
@@ -177,7 +155,7 @@ class _Reader:
 
     # -- the run -----------------------------------------------------------------------------------
 
-    def _of_the_run(self) -> Iterator[_Stretch]:
+    def _of_the_run(self) -> Iterator[Stretch]:
         """While the run was paused, queued, delayed, held or without a place; pauses first."""
         of_run = [each for each in self._history if each.subject in {"run", "pause", "place"}]
         yield from self._pauses([each for each in of_run if each.subject == "pause"])
@@ -188,10 +166,10 @@ class _Reader:
             if event.after == RunState.QUEUED:
                 yield from self._queued(event.at, until, follows)
             elif event.after == RunState.HELD:
-                yield _Stretch(event.at, until, "held")
+                yield Stretch(event.at, until, "held")
             elif event.after == RunState.WAITING and not started:
                 throttle = event.data.get("throttle")
-                yield _Stretch(
+                yield Stretch(
                     event.at, until, f"throttle:{throttle['name']}" if throttle else "time"
                 )
             started = started or event.after == RunState.RUNNING
@@ -199,30 +177,28 @@ class _Reader:
             [each for each in of_run if each.subject == "place" or "placed" in each.data]
         )
 
-    def _pauses(self, events: Sequence[Event]) -> Iterator[_Stretch]:
+    def _pauses(self, events: Sequence[Event]) -> Iterator[Stretch]:
         since: int | None = None
         for event in events:
             if event.after == "paused":
                 since = event.at if since is None else since
             elif since is not None:
-                yield _Stretch(since, event.at, PAUSED)
+                yield Stretch(since, event.at, PAUSED)
                 since = None
         if since is not None:
-            yield _Stretch(since, self._end, PAUSED)
+            yield Stretch(since, self._end, PAUSED)
 
-    def _queued(self, start: int, until: int, follows: Event | None) -> Iterator[_Stretch]:
+    def _queued(self, start: int, until: int, follows: Event | None) -> Iterator[Stretch]:
         waits: dict[str, int] = dict(follows.data.get("waits", {})) if follows is not None else {}
         if not waits and 0 in self._gates and follows is None:
             waits = {self._gates[0]: until - start}
-        yield from _in_order(
-            start, until, _filled(waits, until - start, self._nobody(start, until))
-        )
+        yield from in_order(start, until, filled(waits, until - start, self._nobody(start, until)))
 
     def _nobody(self, start: int, until: int) -> str:
         """Where it waited if its leader wrote nothing: perhaps there was none."""
         return LEADER if any(start < at <= until for at in self._elections) else HAND_OFF
 
-    def _places(self, events: Sequence[Event]) -> Iterator[_Stretch]:
+    def _places(self, events: Sequence[Event]) -> Iterator[Stretch]:
         for event, follows in zip(events, [*events[1:], None], strict=False):
             if event.after == "held":
                 continue
@@ -231,15 +207,21 @@ class _Reader:
             queued = min(sum(waits.values()), until - event.at)
             what = PAUSED if event.data.get("reason") == PAUSED else _NO_WORKER
             if event.subject == "place":  # else it executes without a place, to be ended
-                yield _Stretch(event.at, until - queued, what)
-            yield from _in_order(until - queued, until, _filled(waits, queued, HAND_OFF))
+                yield Stretch(event.at, until - queued, what)
+            yield from in_order(until - queued, until, filled(waits, queued, HAND_OFF))
 
-    def _between(self, start: int, end: int) -> list[Piece]:
-        """A time in which no task of the path stood anywhere."""
+    def _between(self, start: int, end: int, others: Sequence[TaskTimes] = ()) -> list[Piece]:
+        """A time in which no task of the path stood anywhere. `others`: what they waited for held it up."""
         if end < start:
             return [Piece(CLOCK, end - start)]
         rest = self._nobody(start, end)
-        return _merged(Piece(what or rest, us) for what, us in self._overlaps(start, end))
+        pieces: list[Piece] = []
+        for each in disjoint(_waits(others, start, end), start, end):
+            pieces += (Piece(what or rest, us) for what, us in self._overlaps(start, each.start))
+            pieces.append(Piece(each.what, each.end - each.start))
+            start = each.end
+        pieces += (Piece(what or rest, us) for what, us in self._overlaps(start, end))
+        return merged(pieces)
 
     def _overlaps(self, start: int, end: int, only: str = "") -> Iterator[tuple[str, int]]:
         """Parts of a time and the stretch of the run that each lies in, if any."""
@@ -297,7 +279,7 @@ class _Reader:
             lost = follows is not None and follows.after in _LOST
             return [Piece(LOST if lost else WORK, us)]
         if event.after == TaskState.REQUESTED and us:
-            return _merged(self._waited(task, event, follows, until))
+            return merged(self._waited(task, event, follows, until))
         if event.after == TaskState.SCHEDULED and follows is not None and us:
             taken = follows.after == TaskState.RUNNING
             return [Piece(HAND_OFF if taken else OFFER, us)]
@@ -319,7 +301,7 @@ class _Reader:
             yield Piece(PAUSED, paused)
         left = until - start - paused
         waits: dict[str, int] = {} if follows is None else follows.data.get("waits", {})
-        waits = _fitted(waits, left)
+        waits = fitted(waits, left)
         left -= sum(waits.values())
         elsewhere: list[Piece] = []
         if left and self._stretches:
@@ -365,12 +347,14 @@ class _Reader:
         for task in tasks:
             by_node.setdefault(task.node, []).append(task)
         at, task = self._end, self._last(tasks)
+        others: list[TaskTimes] = []
         while task is not None:
-            path.append((None, self._between(task.end, at)))
+            path.append((None, self._between(task.end, at, others)))
             path.append((task, task.pieces))
             task.critical = True
-            at, task = task.start, self._before(task, by_node)
-        path.append((None, self._between(self._start, at)))
+            at, others = task.start, by_node[task.node] if task.index > 0 else []
+            task = self._before(task, by_node)
+        path.append((None, self._between(self._start, at, others)))
         path.reverse()
         return [(task, pieces) for task, pieces in path if pieces or task is not None]
 
@@ -418,33 +402,11 @@ class _Reader:
                     yield other
 
 
-def _fitted(waits: Mapping[str, int], most: int) -> dict[str, int]:
-    """The same, and no more than `most` in all: the clock may have been set meanwhile."""
-    found: dict[str, int] = {}
-    for what, us in ((gate_word(each), us) for each, us in waits.items()):
-        part = min(us, most)
-        if part > 0:
-            found[what] = found.get(what, 0) + part
-            most -= part
-    return found
-
-
-def _filled(waits: Mapping[str, int], us: int, rest: str) -> dict[str, int]:
-    """Adds up to `us`: what is missing counts for the first gate; without one, for `rest`."""
-    found = _fitted(waits, us)
-    left = us - sum(found.values())
-    if left > 0:
-        first = next(iter(found), rest)
-        found[first] = found.get(first, 0) + left
-    return found
-
-
-def _in_order(start: int, end: int, waits: Mapping[str, int]) -> Iterator[_Stretch]:
-    for what, us in waits.items():
-        if us > 0 and start < end:
-            yield _Stretch(start, min(end, start + us), what)
-            start += us
-
-
-def _merged(pieces: Iterable[Piece]) -> list[Piece]:
-    return [Piece(what, us) for what, us in added(pieces).items() if us]
+def _waits(tasks: Sequence[TaskTimes], start: int, end: int) -> Iterator[Stretch]:
+    """What these waited for at gates between two instants."""
+    for task in tasks:
+        if task.start < end and task.end > start:
+            for span in task.spans:
+                if span.start < end and span.end > start:
+                    waits = {what: us for what, us in span.pieces if what not in _NO_GATE}
+                    yield from in_order(span.start, span.end, waits)

@@ -31,7 +31,8 @@ from locktender.observe.holders import (
     charged,
     required_by,
 )
-from locktender.observe.run_times import HAND_OFF, LOST, WORK, RunTimes
+from locktender.observe.run_times import RunTimes
+from locktender.observe.time_pieces import HAND_OFF, LOST, WORK
 from locktender.observe.timeline_spans import (
     Bins,
     Kind,

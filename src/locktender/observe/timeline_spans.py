@@ -15,7 +15,7 @@ import msgspec
 from locktender.base.events import EventRow
 from locktender.base.graph import Graph, Node
 from locktender.base.states import ENDS, TERMINAL_RUNS, RunState, TaskState
-from locktender.observe.run_times import BACK_OFF, HAND_OFF, LOST, OFFER, PAUSED, WORK
+from locktender.observe.time_pieces import BACK_OFF, HAND_OFF, LOST, OFFER, PAUSED, WORK
 
 _AGAIN: Final = frozenset({*TERMINAL_RUNS, RunState.HELD})
 _LOST: Final = frozenset({TaskState.ABANDONED, TaskState.HANDED_BACK})
