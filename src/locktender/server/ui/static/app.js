@@ -322,9 +322,7 @@
 
   setSkew();
   if ($("[data-live]")) addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
-  // The page is painted first: charts, and news of changes, come a moment later.
-  const painted = (work) => document.hidden ? work() : requestAnimationFrame(() => setTimeout(work));
-  painted(() => {
+  const start = () => {
     tick();
     setInterval(beat, 1000);
     drawAll();
@@ -334,6 +332,8 @@
       if (box.right > edge.right) row.scrollLeft += box.right - edge.right + 24;
     }
     follow();
-  });
+  };
+  // The page is painted first. Before this event htmx hears no "live".
+  addEventListener("DOMContentLoaded", () => document.hidden ? start() : requestAnimationFrame(() => setTimeout(start)));
   globalThis.locktender = { tick, spoken, brief };
 })();
