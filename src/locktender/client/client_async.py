@@ -251,7 +251,7 @@ class AsyncClient(AsyncSubmitting):
             raise to_blame[0]
         made: type[AsyncRun[Any]] = AsyncRun  # once: to subscript it costs more than to call it
         return [
-            error or made(self._core, answer.id, answer.outcome)
+            error or made(self._core, answer.id, answer.outcome, answer.seq)
             for error, answer in zip(refused, answers, strict=True)
         ]
 

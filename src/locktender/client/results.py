@@ -10,7 +10,7 @@ import msgspec
 from locktender.base import codec
 from locktender.base.codec import StepError
 from locktender.base.errors import InvalidFlow, RunCancelled, RunFailed, RunTimedOut
-from locktender.base.graph import Output
+from locktender.base.graph import Graph, Output
 from locktender.base.model import Failure, RunRow
 from locktender.base.secrets import MARK, SECRET_KEY, secret
 from locktender.base.states import RunState
@@ -33,16 +33,31 @@ class ReturnedBy(msgspec.Struct, frozen=True):
     """Errors of items stand among the results."""
 
 
+MAX_KNOWN_GRAPHS = 256
+_known: dict[tuple[str, str], ReturnedBy] = {}
+"""Graph (the hash of its text) and flow → what reads the value; emptied above `MAX_KNOWN_GRAPHS`."""
+
+
 async def returned_by(core: Core, row: RunRow) -> ReturnedBy:
+    known = _known.get((row.graph, row.flow))
+    if known is not None:
+        return known
     graph = await graph_of(core.store, row.graph)
     if graph is None:
         return ReturnedBy(row.flow)  # its result is there all the same, as plain JSON
+    if len(_known) >= MAX_KNOWN_GRAPHS:
+        _known.clear()
+    found = _known[row.graph, row.flow] = _returned_by(graph, row.flow)
+    return found
+
+
+def _returned_by(graph: Graph, flow: str) -> ReturnedBy:
     template = graph.result
     if not isinstance(template, Output) or template.path:
-        return ReturnedBy(row.flow)
+        return ReturnedBy(flow)
     node = graph.nodes[template.node]
     return ReturnedBy(
-        row.flow, node.step, node.signature, node.over is not None, node.on_error == "collect"
+        flow, node.step, node.signature, node.over is not None, node.on_error == "collect"
     )
 
 

@@ -38,11 +38,12 @@ _SUBMITTED: dict[str, SubmitOutcome] = {
 class AsyncRun(Generic[T_co]):
     """One submission of a flow. It keeps only the id; every method reads the store."""
 
-    def __init__(self, core: Core, run_id: str, outcome: str = "") -> None:
-        """`outcome`: what the store did with the submission, if this run comes from one."""
+    def __init__(self, core: Core, run_id: str, outcome: str = "", seq: int = 0) -> None:
+        """`outcome`: what the store did with the submission, if this run comes from one; `seq`: its number."""
         self._core = core
         self._id = run_id
         self._outcome = outcome
+        self._seq = seq
 
     @property
     def id(self) -> str:
@@ -74,7 +75,7 @@ class AsyncRun(Generic[T_co]):
         `timeout` (default None: no bound): `WaitTimeout` is raised then, and the run goes on.
         """
         self._core.guard.check()
-        row = await self._core.waiting.until_ended(self._id, _patience(timeout))
+        row = await self._core.waiting.until_ended(self._id, _patience(timeout), self._seq)
         return RunState(row.state)
 
     async def result(self, timeout: Duration | None = None) -> T_co:  # noqa: ASYNC109
@@ -84,7 +85,7 @@ class AsyncRun(Generic[T_co]):
         Raises `RunFailed`, `RunCancelled` or `RunTimedOut` if it did not succeed.
         """
         self._core.guard.check()
-        row = await self._core.waiting.until_ended(self._id, _patience(timeout))
+        row = await self._core.waiting.until_ended(self._id, _patience(timeout), self._seq)
         return cast("T_co", await results.value_of(self._core, row))
 
     async def why(self) -> Why:

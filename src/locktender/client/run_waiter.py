@@ -7,7 +7,7 @@ listens whenever anybody commits. So a client is told for some seconds after a w
 ended, and after that looks now and then.
 
 A waiter registers first and asks for the state after that, so an end in between is seen by
-the question and a later one by the wake.
+the question and a later one by the wake. Then it reads the row: once, since a row may have a large map in it.
 """
 
 from __future__ import annotations
@@ -68,20 +68,24 @@ class RunWaiter:
         if engine is not None:
             engine.on_runs_ended(self._wake)
 
-    async def until_ended(self, run_id: str, timeout_us: int | None) -> RunRow:
-        """The run's row once it has ended. Raises `WaitTimeout` when `timeout_us` passes first."""
+    async def until_ended(self, run_id: str, timeout_us: int | None, seq: int = 0) -> RunRow:
+        """The run's row once it has ended. Raises `WaitTimeout` when `timeout_us` passes first.
+
+        `seq`: its number, if the caller has just submitted it.
+        """
         row: RunRow | None = None
         try:
             async with asyncio.timeout(None if timeout_us is None else timeout_us / SECOND):
-                row = await self._row_again(run_id)
-                while row.state == RunState.SUBMITTED:
-                    # Nobody is told when the leader makes a run of it.
-                    await asyncio.sleep(SUBMITTED_POLL_SECONDS)
-                    self._guard.check()
+                if not seq:
                     row = await self._row_again(run_id)
-                run_id = row.id  # what was given may be its beginning
-                while row.state not in TERMINAL_RUNS:
-                    await self._until_ended(run_id, row.seq)
+                    while row.state == RunState.SUBMITTED:
+                        # Nobody is told when the leader makes a run of it.
+                        await asyncio.sleep(SUBMITTED_POLL_SECONDS)
+                        self._guard.check()
+                        row = await self._row_again(run_id)
+                    run_id, seq = row.id, row.seq  # what was given may be the beginning of an id
+                while row is None or row.state not in TERMINAL_RUNS:
+                    await self._until_ended(run_id, seq)
                     row = await self._row_again(run_id)
                 return row
         except TimeoutError:
@@ -103,15 +107,15 @@ class RunWaiter:
             raise StoreError(f"run {run_id} cannot be read: the store does not answer.") from error
 
     async def _until_ended(self, run_id: str, seq: int) -> None:
+        """Returns when the run has ended, or somebody woke all waiters: the row tells."""
         # Register, then ask: see above.
         woken = asyncio.Event()
         self._guard.check()
         self._waiters.setdefault(seq, []).append(woken)
         self._watch()
         try:
-            while not await self._again(lambda: self._ended([seq]), f"run {run_id}"):
+            if not await self._again(lambda: self._ended([seq]), f"run {run_id}"):
                 await woken.wait()
-                woken.clear()
                 self._guard.check()
         finally:
             self._forget(seq, woken)
