@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from locktender.base.changes import End, Order
 from locktender.base.events import NOBODY, Change, pack
+from locktender.base.ids import TASK_BITS
 from locktender.base.states import TaskState
 from locktender.store.decode import encode, known_worker
 from locktender.store.postgres.composed_sql import Parts, alike, columns, sparse
@@ -24,11 +25,15 @@ from locktender.store.worker_changes import changed, end_of, is_news, joined, le
 
 log: logging.Logger = logging.getLogger(__name__)
 
-_COLUMNS = len(Started._fields)
-ACCEPTED_AT_ONCE = 400
-ANSWERED_BYTES = 64 << 10
+ACCEPTED_AT_ONCE = 500
+ANSWERED_BYTES = 40 << 10
 """Of arguments, in the answer of the accepting statement. With 250 bytes a task beside them it fits into a socket
 whose reader froze."""
+_TASK, _TOKEN = 1_000_000_007, 1_000_000_009
+"""Stand for the numbers of a task and its attempt where the text of an event is cut."""
+_OWN, _FIRST, _SMALL = 6, 10, 11
+"""Of an accepted task: so many columns are its own; the next ones are told with one task of its step and run; and
+where it says whether they are, and whether the task was told whole."""
 
 
 async def heartbeat(tx: PostgresSession, beat: Heartbeat) -> Renewed:
@@ -105,41 +110,56 @@ async def accept(tx: PostgresSession, accept: Accept) -> tuple[list[Started], in
     started: list[Started] = []
     for first in range(0, len(tokens), ACCEPTED_AT_ONCE):
         some = dict(tokens[first : first + ACCEPTED_AT_ONCE])
-        started += map(_started, await _accept(tx, accept.worker, some))
+        started += await _accept(tx, accept.worker, some)
     stale = len(tokens) - len(started)
     if stale:
         log.info("worker %s: %d offers were withdrawn before acceptance", accept.worker, stale)
     return started, stale
 
 
-def _started(row: Row) -> Started:
-    return Started._make(row[:_COLUMNS])
-
-
-async def _accept(tx: PostgresSession, worker: str, tokens: dict[int, int]) -> list[Row]:
-    data = {"worker": worker}
-    changes = [
-        pack(Change("task", task, "scheduled", "running", token, data)).decode()
-        for task, token in tokens.items()
-    ]
+async def _accept(tx: PostgresSession, worker: str, tokens: dict[int, int]) -> list[Started]:
     ids, given = list(tokens), list(tokens.values())
     parts = Parts()
     parts.add("now", alias="clock")
     parts.add("lease_fence", worker, alias="fence")
-    parts.add("task_accept", ids, given, changes, worker, alias="effect")
+    texts = _event_texts("scheduled", "running", {"worker": worker})
+    parts.add("task_accept", ids, given, worker, *texts, alias="effect")
     parts.add("offer_remove")
     parts.add("events_moved", alias="told")
     parts.add("event_add", None, 0, 0, f"worker:{worker}")
     parts.add("wake_if_moved", *tx.hint(f"{ACCEPT} {worker}"), alias="woken")
     parts.add("accept_answer", ANSWERED_BYTES // max(1, len(tokens)))
     answered = await tx.compose(parts)
-    rows = [row for row in answered if row[_COLUMNS]]
+    started = _started(answered)
     # The large ones are read when nothing is held for them any more. And the repetition of an
     # acceptance whose answer was lost is answered with what it had started.
-    if len(answered) > len(rows) or (len(rows) < len(tokens) and await _member(tx, worker)):
-        missing = sorted(tokens.items() - {(row[0], row[1]) for row in rows})
-        rows += await tx.all("tasks_accepted", worker, *columns(missing, 2))
-    return rows
+    if len(answered) > len(started) or (len(started) < len(tokens) and await _member(tx, worker)):
+        missing = sorted(tokens.items() - {(each.task, each.token) for each in started})
+        rows = await tx.all("tasks_accepted", worker, *columns(missing, 2))
+        started += map(Started._make, rows)
+    return started
+
+
+def _started(answered: Sequence[Row]) -> list[Started]:
+    """The tasks that were told whole. One row of each step of a run has what its tasks share."""
+    shared = {
+        (row[0] >> TASK_BITS, row[2]): row[_OWN:_FIRST]
+        for row in answered
+        if row[_FIRST] and row[_SMALL]
+    }
+    return [
+        Started._make((*row[:_OWN], *common))
+        for row in answered
+        if row[_SMALL] and (common := shared.get((row[0] >> TASK_BITS, row[2]))) is not None
+    ]
+
+
+def _event_texts(before: str, after: str, data: dict[str, object] | None) -> list[str]:
+    """The text of a task's event, cut where its number and its token stand."""
+    text = pack(Change("task", _TASK, before, after, _TOKEN, data)).decode()
+    head, _, rest = text.partition(str(_TASK))
+    middle, _, tail = rest.partition(str(_TOKEN))
+    return [head, middle, tail]
 
 
 async def _member(tx: PostgresSession, worker: str) -> bool:
@@ -173,13 +193,17 @@ async def _finish(tx: PostgresSession, worker: str, ended: list[End]) -> set[End
 async def _finish_running(tx: PostgresSession, worker: str, ended: list[End]) -> int:
     """How many of them ran here, and have ended now."""
     ids, tokens, states, outputs, errors, *_ = columns(ended, 7)
-    changes = [pack(end_of(each, TaskState.RUNNING)).decode() for each in ended]
+    changes = [
+        None if _succeeded(each) else pack(end_of(each, TaskState.RUNNING)).decode()
+        for each in ended
+    ]
+    texts = _event_texts(TaskState.RUNNING, TaskState.COMPLETED, None)
     parts = Parts()
     parts.add("now", alias="clock")
     parts.add("open_fence", alias="fence")
     parts.add(
         "task_finish_running",
-        *(ids, tokens, alike(states), sparse(outputs), sparse(errors), changes),
+        *(ids, tokens, alike(states), sparse(outputs), sparse(errors), sparse(changes), *texts),
         alias="effect",
     )
     parts.add("idle_moved", alias="idle")
@@ -189,6 +213,11 @@ async def _finish_running(tx: PostgresSession, worker: str, ended: list[End]) ->
     parts.add("wake_if_moved", *tx.hint("finish"), alias="woken")
     parts.add("finish_count")
     return (await tx.compose(parts))[0][0]
+
+
+def _succeeded(end: End) -> bool:
+    """Whether its event says nothing but that."""
+    return end.state == TaskState.COMPLETED and end.error is None and not end.reason
 
 
 async def _finish_owned(tx: PostgresSession, worker: str, ended: list[End]) -> set[End]:

@@ -204,28 +204,34 @@ ORDER BY t.id FOR NO KEY UPDATE OF t
 
 -- name: accept_answer
 -- Accepted tasks with all it takes to run them; of one that takes more bytes than this, only that it was
--- accepted. Until the answer has been sent nothing is stored and every row stays locked, and a client
--- that is frozen takes no more than the sockets do.
+-- accepted. What tasks of one step of a run share is told with the first of them. Until the answer has been sent
+-- nothing is stored and every row stays locked, and a client that is frozen takes no more than the sockets do.
 SELECT
     t.id, t.token, t.node, t.idx, t.attempt, CASE WHEN size.small THEN t.input END,
-    CASE WHEN size.small THEN n.input END, r.id, r.graph, r.trace, size.small, (SELECT count(*) FROM woken)
-FROM effect t
-JOIN locktender.run r ON r.seq = t.id >> 20
-LEFT JOIN locktender.node_input n ON n.run = t.id >> 20 AND n.node = t.node
+    CASE WHEN size.small THEN n.input END, r.id, r.graph, r.trace, t.first, size.small
+FROM (SELECT *, row_number() OVER (PARTITION BY id >> 20, node ORDER BY id) = 1 AS first FROM effect) t
+LEFT JOIN LATERAL (
+    SELECT id, graph, trace FROM locktender.run WHERE t.first AND seq = t.id >> 20
+) r ON true
+LEFT JOIN LATERAL (
+    SELECT input FROM locktender.node_input WHERE t.first AND run = t.id >> 20 AND node = t.node
+) n ON true
 CROSS JOIN LATERAL (SELECT
     coalesce(octet_length(t.input), 0) + coalesce(octet_length(n.input), 0) <= $1::bigint AS small
 ) size
+WHERE (SELECT count(*) FROM woken) IS NOT NULL
 
 -- name: task_finish_running
 -- Attempts that run end, as most do; of the states one stands for all if it is the only one. The token stays, so
--- that a repetition is recognised. Locked in the order of the array, as in `task_accept`.
+-- that a repetition is recognised. Locked in the order of the array, as in `task_accept`. The event of a success
+-- is made of three texts, the task's number and its token.
 UPDATE locktender.task t SET
     state = coalesce(v.state, ($3::text[])[1]), output = v.output, error = v.error, held = NULL,
     ended_at = clock.now
 FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[], $5::bytea[], $6::text[])
     v (id, token, state, output, error, change), clock
 WHERE t.id = v.id AND t.token = v.token AND t.state = 'running'
-RETURNING t.id, v.change
+RETURNING t.id, coalesce(v.change, $7::text || t.id || $8::text || t.token || $9::text) AS change
 
 -- name: finish_count
 -- How many tasks were moved.
