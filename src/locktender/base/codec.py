@@ -344,6 +344,32 @@ def render_call(args: Iterable[bytes], kwargs: Mapping[str, bytes]) -> bytes:
     return b'{"args":[' + b",".join(args) + b'],"kwargs":' + join_object(kwargs) + b"}"
 
 
+_NO_KEYWORDS = b'],"kwargs":{}}'
+
+
+def call_decoder(wanted: Sequence[Any]) -> Callable[[bytes], tuple[Any, ...] | None] | None:
+    """Reads the arguments of a call without keywords, typed, in one go; None where no decoder can be made.
+
+    It answers None to a call that is not just that: `read_call` and `decoder` say then what is wrong.
+    """
+    types_of_args = tuple(map(_without_errors, wanted))
+    try:
+        call = msgspec.defstruct("Call", [("args", tuple[types_of_args])], gc=False)  # pyright: ignore
+        read = msgspec.json.Decoder(call, dec_hook=from_json).decode
+    except TypeError:
+        return None
+
+    def decode_args(raw: bytes) -> tuple[Any, ...] | None:
+        if _ERROR_MARK in raw or not raw.endswith(_NO_KEYWORDS):
+            return None
+        try:
+            return read(raw).args  # pyright: ignore
+        except (msgspec.MsgspecError, RecursionError, ValueError, TypeError):
+            return None
+
+    return decode_args
+
+
 def read_call(raw: bytes) -> tuple[list[bytes], dict[str, bytes]]:
     call = _read_call(raw)
     return (

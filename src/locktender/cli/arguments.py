@@ -36,7 +36,8 @@ def read_call(flow: FlowDef, args: str | None, named: Iterable[str]) -> Call:
         [codec.encode(each, flow.argument_name(index)) for index, each in enumerate(given)],
         {key: codec.encode(each, key) for key, each in kwargs.items()},
     )
-    return Call(*flow.decode_call(raw))
+    decoded, by_name = flow.decode_call(raw)
+    return Call(list(decoded), by_name)
 
 
 def read_named_call(args: str | None, named: Iterable[str]) -> Call:

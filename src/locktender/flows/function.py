@@ -248,8 +248,18 @@ class Function:
         """Resolves every annotation now, so that the mistake shows where the flow is written."""
         _ = self._positional, self._named, self._spread
 
-    def decode_call(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:
+    @cached_property
+    def _whole_call(self) -> Callable[[bytes], Any] | None:
+        """Reads a call that gives each parameter by its position; None: there may be others."""
+        parameters = self.parameters.parameters.values()
+        if not all(each.kind in _POSITIONAL and each.default is each.empty for each in parameters):
+            return None
+        return codec.call_decoder([self.hints.get(each.name, Any) for each in parameters])
+
+    def decode_call(self, raw: bytes) -> tuple[Sequence[Any], dict[str, Any]]:
         """Arguments of a stored call, typed by the function's annotations."""
+        if (read := self._whole_call) is not None and (found := read(raw)) is not None:
+            return found, {}
         raw_args, raw_kwargs = codec.read_call(raw)
         args: list[Any] = []
         for index, value in enumerate(raw_args):

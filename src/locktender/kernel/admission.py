@@ -134,13 +134,12 @@ class AdmissionQueue(Generic[W]):
                         self._next(source)
                     break
                 self._start(lane, head, actual, now)
-                budget -= 1
                 yield head, target
-                if self._full:
-                    budget = 0
-                # A lane behind it at the gate that opened may stand before this lane's next waiter.
-                self._next(source)
-                source = None
+                budget = 0 if self._full else budget - 1
+                if source is not None:
+                    # A lane behind it at the gate that opened may stand before this lane's next waiter.
+                    self._pull(*source)
+                    source = None
                 head = lane.head()
                 if head is None:
                     self._forget(lane)

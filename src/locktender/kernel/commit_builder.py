@@ -86,9 +86,11 @@ class CommitBuilder:
     def record_wait(self, run: int, change: Change) -> None:
         self._waiting.setdefault(run, []).append(change)
 
-    def add(self, entry: TaskEntry, value: bytes, data: dict[str, Any]) -> None:
+    def add(self, entry: TaskEntry, before: str, value: bytes, data: dict[str, Any]) -> None:
         """A new task: its row is inserted as it is at the end of the cycle. `data`: what its event carries."""
         self._new[entry.id] = (entry, value, data)
+        change = Change("task", entry.id, before, TaskState.REQUESTED, 0, data)
+        self.record(entry.run.seq, change)
 
     def reserve(self, run: int, node: int, idx: int, ordinal: int, now: int) -> TaskRow:
         """The last item of a map whose items come in slices: its row says how many there are."""
@@ -169,59 +171,57 @@ class CommitBuilder:
         return commit
 
     def _row(self, entry: TaskEntry, value: bytes, now: int) -> TaskRow:
+        state = entry.state
+        holds = state in HOLDING
         return TaskRow(
             entry.id,
             entry.node,
             entry.idx,
-            entry.state,
+            state,
             entry.attempt,
             entry.tries,
             entry.abandons,
             entry.offers,
             entry.token,
             entry.worker,
-            self._held(entry),
+            self._held(entry.pools) if holds else None,
             value,
             None,
-            self._errors.get(entry.id),
+            self._errors.get(entry.id) if self._errors else None,
             entry.requested_at,
             entry.scheduled_at,
             entry.started_at,
-            now if _ended(entry) else 0,
+            0 if holds or state == TaskState.REQUESTED else now,
             entry.not_before,
             entry.eligible_at,
         )
 
     def _save(self, entry: TaskEntry, now: int) -> TaskSave:
+        state = entry.state
+        holds = state in HOLDING
         return TaskSave(
             entry.id,
-            entry.state,
+            state,
             entry.attempt,
             entry.tries,
             entry.abandons,
             entry.offers,
             entry.token,
             entry.worker,
-            self._held(entry),
+            self._held(entry.pools) if holds else None,
             self._errors.get(entry.id),
             entry.requested_at,
             entry.scheduled_at,
             entry.started_at,
-            now if _ended(entry) else 0,
+            0 if holds or state == TaskState.REQUESTED else now,
             entry.not_before,
             entry.eligible_at,
         )
 
-    def _held(self, entry: TaskEntry) -> bytes | None:
-        if entry.state not in HOLDING:
-            return None
-        held = self._held_json.get(entry.pools)
+    def _held(self, pools: tuple[tuple[str, int], ...]) -> bytes:
+        held = self._held_json.get(pools)
         if held is None:
             if len(self._held_json) > 10_000:
                 self._held_json.clear()
-            held = self._held_json[entry.pools] = _dump(dict(entry.pools))
+            held = self._held_json[pools] = _dump(dict(pools))
         return held
-
-
-def _ended(entry: TaskEntry) -> bool:
-    return entry.state not in HOLDING and entry.state != TaskState.REQUESTED

@@ -11,7 +11,7 @@ condition (nothing is wrong) and because something it needs failed (*tainted*).
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 
 import msgspec
@@ -134,12 +134,14 @@ class RunGraph:
         self._item_dropped(self.steps[node], idx)
         return self._settle()
 
-    def go_on(self, items: Iterator[tuple[NodeState, int]]) -> Advance:
+    def go_on(self, items: Iterable[tuple[NodeState, Sequence[int]]]) -> Advance:
         """Ask for further items of maps that are expanded in slices: those that its backlog hands out."""
-        for step, idx in items:
-            self._take(step, idx)
-            if not step.behind and step.source is not None:
-                drop_output(self.steps[step.source], self.steps)
+        for step, indexes in items:
+            self._take_several(step, indexes)
+            if step.behind is None:
+                step.elements = ()
+                if step.source is not None:
+                    drop_output(self.steps[step.source], self.steps)
         return self._settle()
 
     def stop(self, *, force: bool = False, failing: bool = False) -> Advance:
@@ -179,9 +181,10 @@ class RunGraph:
     def _settle(self) -> Advance:
         while self._work:
             self._start_next()
-        if self._out.nothing:
+        out = self._out
+        if not out.requests and out.nothing:
             return NOTHING
-        out, self._out = self._out, Advance()
+        self._out = Advance()
         return out
 
     def _start_next(self) -> None:
@@ -258,8 +261,7 @@ class RunGraph:
             last = step.total - 1
             if step.source is None and indexes[-1] == last and (step.index, last) not in rows:
                 self._out.reserved.append((step.index, last, step.base + last))
-        for idx in indexes[:count]:
-            self._take(step, idx)
+        self._take_several(step, indexes[:count])
         if not step.behind:
             step.elements = ()
 
@@ -344,6 +346,16 @@ class RunGraph:
         elif due:
             self._take_first(step, due)
 
+    def _take_several(self, step: NodeState, indexes: Sequence[int]) -> None:
+        """As `_take` of each. Most are items of a list that is there, and are asked for without asking more."""
+        simple = step.source is None and not (step.closed or self.stopping or self._existing)
+        for idx in indexes:
+            if simple and not codec.is_error(item := step.elements[idx]):
+                request = TaskRequest(step.index, idx, step.base + idx, item, item)
+                self._out.requests.append(request)
+            else:
+                self._take(step, idx)
+
     def _take(self, step: NodeState, idx: int) -> None:
         """Ask for an item, or skip it."""
         closed, reason = step.closed, "what it follows did not succeed"
@@ -380,12 +392,8 @@ class RunGraph:
     def _end(self, step: NodeState) -> None:
         if step.phase is not Phase.ACTIVE:
             return
-        if step.failed:
-            step.phase = Phase.FAILED
-        elif step.missing:
-            step.phase = Phase.TAINTED
-        else:
-            step.phase = Phase.OK
+        failed = Phase.FAILED if step.failed else Phase.TAINTED if step.missing else None
+        step.phase = failed or Phase.OK
         self._leave(step)
 
     def _skip_after_source(self, step: NodeState, reason: str, *, tainted: bool) -> None:

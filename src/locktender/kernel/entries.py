@@ -8,7 +8,7 @@ from heapq import heappop
 import msgspec
 
 from locktender.base.changes import TaskRow
-from locktender.base.graph import Graph, Node
+from locktender.base.graph import Graph, Node, starts_in_order
 from locktender.base.model import RunRow
 from locktender.base.states import HOLDING, TaskState
 from locktender.kernel.gates.count import CountGate
@@ -55,6 +55,7 @@ class RunEntry:
         "returning",
         "row",
         "seq",
+        "some_in_order",
         "tasks",
         "waiting",
         "windows",
@@ -89,6 +90,7 @@ class RunEntry:
     def take_graph(self, graph: Graph) -> None:
         """The graph it goes through, and the gates that it brings."""
         self.graph: Graph = graph
+        self.some_in_order: bool = any(starts_in_order(graph, node) for node in graph.nodes)
         self.parallel: Gate | None = (
             None if graph.max_parallel is None else CountGate("run", "parallel", graph.max_parallel)
         )

@@ -60,30 +60,28 @@ class Backlog:
         step.behind = deque(indexes)
         self.maps[step.index] = step
 
-    def items(self, nodes: Iterable[int]) -> Iterator[tuple[NodeState, int]]:
+    def items(self, nodes: Iterable[int]) -> Iterator[tuple[NodeState, Sequence[int]]]:
         """The next items of these maps, as many as the cycle may ask for."""
         for node in nodes:
+            if self.budget.left <= 0:
+                return
             step = self.maps[node]
-            while step.behind:
-                if self.budget.left <= 0:
-                    return
-                self.budget.left -= 1
-                yield step, step.behind.popleft()
-            self._end(step)
+            indexes = self._next(step, self.budget.left)
+            self.budget.left -= len(indexes)
+            yield step, indexes
 
-    def next_items(self, node: int) -> Iterator[tuple[NodeState, int]]:
+    def next_items(self, node: int) -> tuple[NodeState, Sequence[int]]:
         """A few items of a map that has none waiting: the cycle's starts bound how often it is asked."""
         step = self.maps[node]
-        for _ in range(max(1, self.budget.size // NEXT_SHARE)):
-            if not step.behind:
-                break
-            yield step, step.behind.popleft()
-        if not step.behind:
-            self._end(step)
+        return step, self._next(step, max(1, self.budget.size // NEXT_SHARE))
 
-    def _end(self, step: NodeState) -> None:
-        del self.maps[step.index]
-        step.behind, step.elements = None, ()
+    def _next(self, step: NodeState, most: int) -> Sequence[int]:
+        behind = step.behind
+        found = [behind.popleft() for _ in range(min(most, len(behind)))] if behind else []
+        if not behind:
+            del self.maps[step.index]
+            step.behind = None
+        return found
 
 
 class Ordinals:

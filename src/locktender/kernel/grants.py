@@ -25,7 +25,7 @@ class GrantWriter:
     """Writes the grants of one term; tokens are counted within the term."""
 
     def __init__(self, term: int, lifecycle: Lifecycle) -> None:
-        self._term = term
+        self._first_token = ids.token(term, 0)
         self._lifecycle = lifecycle
         self._commit_builder = lifecycle.commit_builder
         self._tokens = 0
@@ -35,7 +35,7 @@ class GrantWriter:
         """The task belongs to `worker` from this commit on: offered, or running in the leader's process."""
         builder = self._commit_builder
         self._tokens += 1
-        token = entry.token = ids.token(self._term, self._tokens)
+        token = entry.token = self._first_token + self._tokens
         entry.worker = worker.id
         entry.scheduled_at = now
         entry.offers += 1

@@ -46,7 +46,8 @@ class Ledger(RunLedger):
         """(task, token, pool) → (slots, until, worker): slots of dead holders whose pool has a longer lease."""
         self.lingering_changed: bool = False
         self._rank = (0, 0)
-        """The last that was given."""
+        """The last that was given, to tasks of this run that were requested then, in this cycle."""
+        self._ranked: tuple[RunEntry | None, int, int] = None, 0, 0
         self.moved_us: int = 0
         """How far the store's clock was set in this term."""
         self._apply_common(limits)
@@ -121,6 +122,7 @@ class Ledger(RunLedger):
             queue.max_bypass = limits.max_bypass
 
     def _rerank_tasks(self) -> None:
+        self._ranked = None, 0, 0
         waiting = [
             task for run in self.runs.values() for task in run.tasks.values() if task.in_line
         ]
@@ -175,7 +177,7 @@ class Ledger(RunLedger):
         """`task` exists and is not terminal."""
         run = task.run
         run.tasks[task.id] = task
-        if starts_in_order(run.graph, task.spec):
+        if run.some_in_order and starts_in_order(run.graph, task.spec):
             heappush(run.files.setdefault(task.node, []), task.id)
 
     def request(self, task: TaskEntry) -> None:
@@ -198,10 +200,12 @@ class Ledger(RunLedger):
 
     def _line_up(self, task: TaskEntry) -> None:
         run = task.run
-        rank = self.rank_of(task)
-        if rank != self._rank:
-            self._rank = rank
-        # One object for all that are asked for at once: their lane compares them faster.
+        ranked, at, now = self._ranked
+        if run is not ranked or at != task.requested_at or now != self.now:
+            self._ranked = run, task.requested_at, self.now
+            rank = self.rank_of(task)
+            # One object for all that are asked for at once: their lane compares them faster.
+            self._rank = self._rank if rank == self._rank else rank
         task.rank = self._rank
         task.lane = self.lane_of(run, task.node, task.pools)
         task.mark, task.joined = task.lane.clock, self.now
@@ -298,9 +302,10 @@ class Ledger(RunLedger):
                 gate.holders.pop(run, None)
 
     def _place(self, lane: Lane[TaskEntry], task: TaskEntry) -> Worker | None:
-        affinity = task.spec.affinity
+        affinity, gate = task.spec.affinity, lane.worker_gate
+        assert isinstance(gate, WorkerGate)  # noqa: S101
         prefer = None if affinity is None else self.workers.preferred(affinity)
-        return self.workers.pick(self._requirement(lane), prefer)
+        return self.workers.pick(gate.requirement, prefer)
 
     def _requirement(self, lane: Lane[TaskEntry] | None) -> Requirement:
         assert lane is not None  # noqa: S101

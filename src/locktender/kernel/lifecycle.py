@@ -96,7 +96,8 @@ class Lifecycle:
         if (graph := self.run_graphs.get(run.seq)) is not None and graph.backlog.maps:
             self.expanding.setdefault(run.seq, (run, now))
         if advance is NOTHING:
-            self.close_if_finished(run, now)
+            if not run.tasks:
+                self.close_if_finished(run, now)
             return
         for node, common in advance.shared:
             self.commit_builder.commit.node_inputs.append(NodeInput(run.seq, node, common))
@@ -115,7 +116,7 @@ class Lifecycle:
         self.close_if_finished(run, now)
 
     def _request(self, run: RunEntry, asked: TaskRequest, now: int) -> None:
-        task = ids.task_id(run.seq, asked.ordinal)
+        task = run.seq << ids.TASK_BITS | asked.ordinal
         spec = run.graph.nodes[asked.node]
         entry = TaskEntry(task, run, asked.node, asked.idx, spec, asked.input, now)
         before = NEW
@@ -123,20 +124,18 @@ class Lifecycle:
             before, entry.attempt = TaskState.PENDING, old.attempt
             self.commit_builder.add_again(old)
         data = {"node": asked.node, "index": asked.idx, "attempt": entry.attempt}
-        self.commit_builder.record(
-            run.seq, Change("task", task, before, TaskState.REQUESTED, 0, data)
-        )
-        self.commit_builder.add(entry, asked.input, data)
+        self.commit_builder.add(entry, before, asked.input, data)
         self.tasks[task] = entry
         self.ledger.enter(entry)
         try:
-            if entry.spec.wait is not None:
+            if spec.wait is not None:
                 instant = self.mail.begin(entry, asked.input, now, self.commit_builder.commit)
                 entry.not_before = data["not_before"] = instant
-            scope = self.run_graphs[run.seq].scope
-            entry.pools = render.pool_needs(entry.spec, scope, asked.item)
-            if entry.spec.cache is not None:
-                self.cache.prepare(entry, scope, asked.item)
+            if spec.pools or spec.cache is not None:
+                scope = self.run_graphs[run.seq].scope
+                entry.pools = render.pool_needs(spec, scope, asked.item)
+                if spec.cache is not None:
+                    self.cache.prepare(entry, scope, asked.item)
         except (LocktenderError, LookupError) as error:
             failure = Failure("flow_input", str(error), retryable=False)
             self.end_waiting(entry, entry.state, TaskState.FAILED, failure, now)

@@ -46,7 +46,7 @@ class MapSlices:
         graph = self._lifecycle.run_graphs[run.seq]
         if node in graph.backlog.maps:
             self._lifecycle.at_run = run.seq
-            self._lifecycle.apply(run, graph.go_on(graph.backlog.next_items(node)), now)
+            self._lifecycle.apply(run, graph.go_on([graph.backlog.next_items(node)]), now)
             if not graph.backlog.maps:
                 self._expanding.pop(run.seq, None)
 

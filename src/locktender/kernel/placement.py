@@ -56,6 +56,7 @@ class Worker:
         "assigned",
         "by",
         "given",
+        "id",
         "local",
         "offered",
         "passed_over",
@@ -70,6 +71,7 @@ class Worker:
 
     def __init__(self, row: WorkerRow, *, local: bool = False) -> None:
         self.row: WorkerRow = row
+        self.id: str = row.id
         self.by: dict[str, object] = {"by": f"worker:{row.id}"}
         """What its changes carry when the leader writes them: one dictionary for all."""
         self.local: bool = local
@@ -92,10 +94,6 @@ class Worker:
         """Its lease has passed and its process lives: since when. 0: it is not stalled."""
         self.assigned: int = 0
         self._misfits: dict[Requirement, Misfit] = {}
-
-    @property
-    def id(self) -> str:
-        return self.row.id
 
     def describe(self, row: WorkerRow) -> None:
         known = self.row

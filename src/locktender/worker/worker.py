@@ -310,9 +310,10 @@ class LocalWorker:
 
     def _run(self, attempt: Attempt, kind: str, now: int) -> None:
         executor = self._executors.get(kind)
+        if not self._where:
+            self._empty.clear()
         self._where[attempt.token] = executor
         self._since[attempt.token] = now
-        self._empty.clear()
         executor.start(attempt, self._on_end)
 
     async def _fetch_and_run(self, attempt: Attempt, kind: str) -> None:

@@ -258,7 +258,9 @@ class Lane(Generic[W]):
 
     def pop(self) -> W:
         waiter = heappop(self.entries)[3]
-        self.discard(waiter)
+        del self.live[waiter.id]
+        if self.wide:
+            self.waiting_since_bypass.pop(waiter.id, None)
         return waiter
 
     def before(self, rank: tuple[int, int], number: int) -> int:

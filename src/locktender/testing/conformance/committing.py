@@ -8,10 +8,11 @@ import pytest
 from locktender.base.changes import Bucket, Order, Reservation, TaskRow
 from locktender.base.commits import NodeInput, RunEvents, RunMark, Silence, TaskEnd, TaskSave
 from locktender.base.events import Change
-from locktender.base.ids import task_id
+from locktender.base.ids import run_of, task_id
 from locktender.base.model import Request
 from locktender.store.protocol import Accept
 from locktender.testing.conformance.world import (
+    DIGEST,
     SceneLeader,
     StoreScene,
     changes_of,
@@ -237,6 +238,25 @@ class TestCommitting:
         snapshot = await store.load()
         assert snapshot.buckets == [Bucket("api", 9), Bucket("db", 8)]
         assert snapshot.reservations == []
+
+    async def test_each_accepted_task_is_told_what_its_own_step_shares(
+        self, world: StoreScene
+    ) -> None:
+        store = await world.open()
+        leader, first, pairs = await offered(store, tasks=3)
+        second = (await submitted(store)).seq
+        await leader.start(second)
+        pairs += await leader.offer(second, ordinals=3)
+        large = b'"' + b"x" * 200_000 + b'"'
+        await leader.commit(node_inputs=[NodeInput(first, 0, b"[1]"), NodeInput(second, 0, large)])
+        started = await store.accept(Accept("w1", pairs))
+        assert {(each.task, each.token) for each in started} == set(pairs)
+        told = {each.task: (each.shared, each.graph) for each in started}
+        assert told == {
+            task: (b"[1]" if run_of(task) == first else large, DIGEST) for task, _ in pairs
+        }
+        ids = {run_of(each.task): each.run_id for each in started}
+        assert len(ids) == len(set(ids.values())) == 2
 
     async def test_f1_who_leaves_offers_unanswered_is_marked(self, world: StoreScene) -> None:
         store = await world.open()

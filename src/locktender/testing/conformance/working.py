@@ -12,13 +12,10 @@ import pytest
 
 from locktender.base.changes import End, Order
 from locktender.base.clock import MILLISECOND, SECOND
-from locktender.base.commits import NodeInput
-from locktender.base.ids import run_of
 from locktender.base.model import DeadWorker, Failure, LogFilter, LogRow, Progress
 from locktender.base.states import TaskState
 from locktender.store.protocol import Accept, Expire, Finish, Heads, Heartbeat, Store, TaskFilter
 from locktender.testing.conformance.world import (
-    DIGEST,
     LEASE,
     SceneLeader,
     StoreScene,
@@ -98,25 +95,6 @@ class TestWorking:
         [worker] = await store.workers()
         assert worker.progress == [said]
         assert len(await history(store)) == before
-
-    async def test_each_accepted_task_is_told_what_its_own_step_shares(
-        self, world: StoreScene
-    ) -> None:
-        store = await world.open()
-        leader, first, pairs = await offered(store, tasks=3)
-        second = (await submitted(store)).seq
-        await leader.start(second)
-        pairs += await leader.offer(second, ordinals=3)
-        large = b'"' + b"x" * 200_000 + b'"'
-        await leader.commit(node_inputs=[NodeInput(first, 0, b"[1]"), NodeInput(second, 0, large)])
-        started = await store.accept(Accept("w1", pairs))
-        assert {(each.task, each.token) for each in started} == set(pairs)
-        told = {each.task: (each.shared, each.graph) for each in started}
-        assert told == {
-            task: (b"[1]" if run_of(task) == first else large, DIGEST) for task, _ in pairs
-        }
-        ids = {run_of(each.task): each.run_id for each in started}
-        assert len(ids) == len(set(ids.values())) == 2
 
     async def test_the_submitters_trace_reaches_the_worker(self, world: StoreScene) -> None:
         store = await world.open()

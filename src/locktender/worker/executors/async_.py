@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from contextvars import copy_context
+from collections.abc import Callable
+from contextvars import Context
 from functools import partial
+from typing import Any
 
 from locktender.base.clock import SECOND, Clock
 from locktender.base.limits import MAX_VALUE_BYTES
@@ -36,8 +38,22 @@ CLOSE_WAIT_US = 2 * SECOND
 class _BodyTask(OwnedTask):
     """The task that runs a body; of `OwnedTask` are also those that the body makes."""
 
-    __slots__ = ("running",)
+    __slots__ = ("on_end", "running", "watched")
     running: RunningAttempt
+    on_end: Callable[[_BodyTask], None]
+    watched: bool
+    """Its end is the task's own (`on_end`). Else its coroutine hands the outcome over, which costs less."""
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        # A task that is cancelled before its first step never enters its coroutine, and one that is cancelled
+        # by the last line of its body ends cancelled though its coroutine returns.
+        self.watch()
+        return super().cancel(msg)
+
+    def watch(self) -> None:
+        if not self.watched:
+            self.watched = True
+            self.add_done_callback(self.on_end, context=Context())
 
 
 class AsyncExecutor(BaseExecutor):
@@ -83,7 +99,8 @@ class AsyncExecutor(BaseExecutor):
         running = self._attempts.open(attempt, done)
         if running is None:
             return
-        self._attempts.arm(running)
+        if attempt.timeout_us is not None:
+            self._attempts.arm(running)
         self._starts.append(running)
         if not self._sending:
             self._sending = True
@@ -162,6 +179,7 @@ class AsyncExecutor(BaseExecutor):
             self._loop.call_soon_threadsafe(self._attempts.wake)
 
     def _start_again(self, error: BaseException) -> None:
+        self._ends = []  # what the loop that failed did not hand over
         begun = [each for each in self._attempts.all() if each not in self._starts]
         log.error(
             "the event loop of async steps failed: %s. %s attempts fail with it; a new loop is started",
@@ -180,50 +198,54 @@ class AsyncExecutor(BaseExecutor):
     # -- on the body loop --------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        starts, loop = self._starts, asyncio.get_running_loop()
-        ended, context = self._task_done, copy_context()
+        starts, loop, on_end = self._starts, asyncio.get_running_loop(), self._task_done
         for _ in range(len(starts)):
             try:
                 running = starts.popleft()
             except IndexError:
                 return  # taken back meanwhile
-            task = _BodyTask(self._perform(running.attempt), loop=loop)
-            task.attempt = running.attempt
+            task = _BodyTask(self._perform(running), loop=loop)
+            task.attempt, task.watched, task.on_end = running.attempt, False, on_end
             task.running, running.runner = running, task
-            # The task's own end, not the end of our coroutine: a task that is cancelled before its
-            # first step never enters the coroutine at all.
-            task.add_done_callback(ended, context=context)
 
     def _cancel(self, running: RunningAttempt, reason: StopReason) -> None:
         if running.runner is not None:
             running.runner.cancel(reason)
 
-    async def _perform(self, attempt: Attempt) -> Outcome:
+    async def _perform(self, running: RunningAttempt) -> Outcome:
         """Never raises: user code runs in all of it: validators, the body, encoders, the texts of errors."""
+        task: _BodyTask = running.runner
         try:
-            enter(attempt)
-            step = attempt.step
-            try:
-                args, kwargs = step.decode_call(opened(attempt))
-            except BaseException as error:  # noqa: BLE001
-                return Outcome("failed", failure=failures.bad_call(error))
-            try:
-                value = step.fn(*args, **kwargs)
-                if hasattr(value, "__await__"):
-                    value = await value
-            except GeneratorExit:
-                raise  # the loop is being torn down: a coroutine must not go on after this
-            except BaseException as error:  # noqa: BLE001
-                if is_late(attempt):
-                    return too_late(attempt)
-                return Outcome("failed", failure=failures.of_exception(error, step.retry_on))
-            if attempt.deadline_us is not None and is_late(attempt):
-                return too_late(attempt)
-            return encoded(attempt, value, self._max_result)
+            outcome = await self._outcome(running.attempt)
         except GeneratorExit:
-            raise
+            raise  # the loop is being torn down: a coroutine must not go on after this
         except BaseException as error:  # noqa: BLE001
+            task.watch()
             return Outcome("failed", failure=failures.internal(error))
+        if not task.watched:
+            self._put_end(running, outcome)
+        return outcome
+
+    async def _outcome(self, attempt: Attempt) -> Outcome:
+        enter(attempt)
+        step = attempt.step
+        try:
+            args, kwargs = step.decode_call(opened(attempt))
+        except BaseException as error:  # noqa: BLE001
+            return Outcome("failed", failure=failures.bad_call(error))
+        try:
+            value = step.fn(*args, **kwargs)
+            if hasattr(value, "__await__"):
+                value = await value
+        except GeneratorExit:
+            raise  # as above
+        except BaseException as error:  # noqa: BLE001
+            if is_late(attempt):
+                return too_late(attempt)
+            return Outcome("failed", failure=failures.of_exception(error, step.retry_on))
+        if attempt.deadline_us is not None and is_late(attempt):
+            return too_late(attempt)
+        return encoded(attempt, value, self._max_result)
 
     def _task_done(self, task: _BodyTask) -> None:
         running = task.running
@@ -236,9 +258,13 @@ class AsyncExecutor(BaseExecutor):
             outcome = Outcome("failed", failure=failures.of_exception(error, retry_on))
         except BaseException as error:  # noqa: BLE001
             outcome = Outcome("failed", failure=failures.internal(error))
+        self._put_end(running, outcome)
+
+    def _put_end(self, running: RunningAttempt, outcome: Outcome) -> None:
         self._ends.append((running, outcome))
         if len(self._ends) == 1:
-            asyncio.get_running_loop().call_soon(self._hand_over)
+            # In no attempt's context: it hands over the ends of others, too.
+            asyncio.get_running_loop().call_soon(self._hand_over, context=Context())
 
     def _hand_over(self) -> None:
         ends, self._ends = self._ends, []

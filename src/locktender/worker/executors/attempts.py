@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
+import msgspec
 from msgspec.structs import replace
 
 from locktender.base.clock import Clock
@@ -25,18 +26,15 @@ STOP_WAIT_US = 1_000_000
 """How long bodies may take at close to end after they were asked to."""
 
 
-class RunningAttempt:
+class RunningAttempt(msgspec.Struct, eq=False):
     """One attempt from `start` to `done`."""
 
-    __slots__ = ("attempt", "done", "runner", "since_us", "timer")
-
-    def __init__(self, attempt: Attempt, done: Done) -> None:
-        self.attempt: Attempt = attempt
-        self.done: Done = done
-        self.timer: asyncio.TimerHandle | None = None
-        self.since_us: int = 0
-        self.runner: Any = None
-        """What runs the body: a task, a context, a child."""
+    attempt: Attempt
+    done: Done
+    timer: asyncio.TimerHandle | None = None
+    since_us: int = 0
+    runner: Any = None
+    """What runs the body: a task, a context, a child."""
 
 
 class RunningAttempts:
@@ -134,7 +132,8 @@ class RunningAttempts:
         elif attempt.stop_reason is not None:
             outcome = _stopped(attempt, attempt.stop_reason)
         _call_done(running.done, attempt, _with_notes(attempt, outcome))
-        self.wake()
+        if self._changed is not None:
+            self.wake()
 
     def end_from_thread(
         self, running: RunningAttempt, outcome: Outcome, *, wake: bool = False
