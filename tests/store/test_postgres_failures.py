@@ -19,7 +19,7 @@ from locktender.base.errors import DataRefused, RoleRefused, SchemaTooNew, Store
 from locktender.base.ids import task_id
 from locktender.store.postgres import PostgresStore, faults, opening
 from locktender.store.postgres import store as stores
-from locktender.store.postgres.listener import notice_to, notices
+from locktender.store.postgres.listener import notice_to, notices, sent_and_stored
 from locktender.store.postgres.session import PostgresSession
 from locktender.store.protocol import (
     BEGINNING,
@@ -351,9 +351,9 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 def test_too_many_ends_are_not_named() -> None:
     offer = Order("w1", 5, 6, "offer", "")
-    assert notices(range(201), [offer], {"w1"}) == ["commit w1=5.6", "!*"]
-    assert notices(range(2), [offer], {"w1"}) == ["commit w1=5.6", "!0,1"]
-    assert notices((), [offer], set()) == ["commit w1"]
+    assert notices(range(201), [offer], ()) == ["commit w1=5.6", "!*"]
+    assert notices(range(2), [offer], ()) == ["commit w1=5.6", "!0,1"]
+    assert notices((), (), [offer]) == ["commit w1"]
 
 
 def test_as_many_notifications_as_the_offers_take() -> None:
@@ -361,7 +361,9 @@ def test_as_many_notifications_as_the_offers_take() -> None:
     stop = Order("w1", 5, 6, "stop", "")
     readers = [Order(f"reads{n}", 5, 6, "stop", "") for n in range(60)]
 
-    told = notices((), [*offers, stop, *readers], {"w0", "w1", "w2"})
+    sent, stored = sent_and_stored([*offers, stop, *readers], {"w0", "w1", "w2"})
+    assert (sent, stored) == (offers, [stop, *readers])
+    told = notices((), sent, stored)
 
     assert len(told) > 1
     assert max(map(len, told)) < 7_900  # a server takes less than 8,000 bytes, the origin included

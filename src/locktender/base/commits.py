@@ -5,6 +5,7 @@ Named tuples in the order of their columns, as in `changes.py`.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -143,6 +144,8 @@ class RunEvents(NamedTuple):
 
 _REQUESTED = TaskState.REQUESTED
 _COMPLETED = TaskState.COMPLETED
+_kind_of, _state_of = attrgetter("kind"), attrgetter("state")
+_OFFERS = frozenset({"offer"})
 _WAITING = frozenset({TaskState.REQUESTED, TaskState.SCHEDULED})
 
 
@@ -216,8 +219,8 @@ class Commit(msgspec.Struct):
             or self.lingers is not None
             or self.requests_done
             or self.reprioritised
-            or any(order.kind != "offer" for order in self.orders)
-            or any(task.state not in _WAITING for task in self.tasks_new)
+            or not _OFFERS.issuperset(map(_kind_of, self.orders))
+            or not _WAITING.issuperset(map(_state_of, self.tasks_new))
             # A wait that is over, or a cached result: no worker has run it.
             or any(task.state != _COMPLETED or task.token for task in self.tasks_again)
             or any(

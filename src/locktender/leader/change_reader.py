@@ -84,24 +84,26 @@ class ChangeReader:
         rows = {row.id: row for row in gathered.tasks}
         for row in gathered.events:
             by_worker = row.actor.startswith("worker:")
+            run, accepted, ends = max(0, row.run), 0, 0
             for change in _changes(row):
-                scheduler.lifecycle.at_run = max(0, row.run)
+                scheduler.lifecycle.at_run = run
                 if change.subject != "task":
                     self._arrived(scheduler, event_of(row, change))
                 elif not by_worker:
                     continue
                 elif change.after == TaskState.RUNNING:
-                    self._metrics.change_read(now - row.at)
                     scheduler.accepted(change.task, change.token, row.at)
-                    self._metrics.offer_answered("accepted")
+                    accepted += 1
                 else:
-                    self._metrics.change_read(now - row.at)
+                    ends += 1
                     ended = rows.get(change.task)
                     if ended is not None and ended.token == change.token:
                         value = None
                         if ended.output is not None and codec.is_blob(ended.output):
                             value = await self._queue.value_of(scheduler, ended.id, ended.output)
                         self._ended(scheduler, row, change, ended, value, now)
+            self._metrics.offer_answered("accepted", accepted)
+            self._metrics.changes_read(now - row.at, accepted + ends)
         scheduler.lifecycle.at_run = 0
 
     def _arrived(self, scheduler: Scheduler, event: Event) -> None:

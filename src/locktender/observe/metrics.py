@@ -225,9 +225,9 @@ class Metrics:
         """How long ago the last sweep ended; 0: it does not lead, or its first sweep is to come."""
         return 0 if self._swept_at is None else max(0, _CLOCK.monotonic() - self._swept_at)
 
-    def change_read(self, delay_us: int) -> None:
-        """A worker committed something, and a cycle takes it in."""
-        self.change_delays.add(max(0, delay_us) / SECOND)
+    def changes_read(self, delay_us: int, count: int) -> None:
+        """A worker committed so many changes, and a cycle takes them in."""
+        self.change_delays.add(max(0, delay_us) / SECOND, count)
 
     def cycle(self, cycle: Cycle, seconds: float) -> None:
         """A cycle was written, `seconds` after it was begun."""

@@ -39,9 +39,16 @@ from locktender.kernel.lanes import rank
 from locktender.store.admission import WAITING, WINDOW_SECONDS, capped, closing
 from locktender.store.decode import decode_tags, keeps_text
 from locktender.store.lanes import key_successors, let_go
-from locktender.store.postgres.composed_sql import Parts, alike, columns, without_zeros
+from locktender.store.postgres.composed_sql import (
+    Parts,
+    alike,
+    beside,
+    columns,
+    sparse,
+    without_zeros,
+)
 from locktender.store.postgres.folded_rows import TASK, Folded, fold
-from locktender.store.postgres.listener import is_sent, notices
+from locktender.store.postgres.listener import notices, sent_and_stored
 from locktender.store.postgres.mailing import mail_parts
 from locktender.store.postgres.result_cache import cache_parts
 from locktender.store.postgres.session import PostgresSession, Row
@@ -49,6 +56,9 @@ from locktender.store.protocol import Committed
 
 COPY_OVER = 1_000
 """More new tasks than this are copied in."""
+_UNUSED = frozenset({"tries", "abandons", "output", "error", "ended_at", "not_before"})
+_ALIKE = frozenset(TASK) - {"id", "idx", "token", "input"}
+"""Columns that are alike where `task_new_alike` serves; the first of these hold nothing then."""
 _NEW_SPREAD = frozenset({"node", "state", "requested_at"})
 """Columns that the statement `task_new` spreads where all tasks have the same; `task_save` these:"""
 _SAVED_SPREAD = frozenset(
@@ -70,8 +80,8 @@ def not_leader(term: int, row: Row) -> NotLeader:
 
 
 async def commit(tx: PostgresSession, commit: Commit) -> Committed:
-    told = notices((end.run for end in commit.runs_ended), commit.orders, tx.known.listening)
-    stored = [each for each in commit.orders if not is_sent(each, tx.known.listening)]
+    sent, stored = sent_and_stored(commit.orders, tx.known.listening)
+    told = notices((end.run for end in commit.runs_ended), sent, stored)
     commit = msgspec.structs.replace(commit, orders=stored)
     folded = fold(commit)
     long_way = folded.tangled or len(folded.new) > COPY_OVER or bool(commit.reprioritised)
@@ -134,9 +144,9 @@ def _fence(parts: Parts, commit: Commit, version: int, *, keys: bool) -> None:
 
 
 async def offer_again(tx: PostgresSession, offers: list[Order]) -> None:
-    sent = [each for each in offers if is_sent(each, tx.known.listening)]
+    sent, _ = sent_and_stored(offers, tx.known.listening)
     if sent:
-        await tx.row("notify", *tx.hints(notices((), sent, tx.known.listening)))
+        await tx.row("notify", *tx.hints(notices((), sent, ())))
 
 
 def _record_events(parts: Parts, commit: Commit) -> None:
@@ -152,6 +162,23 @@ def _by_run(rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
 def _last(rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
     """Of rows about the same thing the last one: a statement changes a row only once."""
     return _by_run(list({row[0]: row for row in rows}.values()))
+
+
+def _new_tasks(folded: Folded) -> tuple[str, list[Any]]:
+    """The statement that inserts them, and its parameters."""
+    found = dict(zip(TASK, columns(folded.new, len(TASK)), strict=True))
+    first = {name: column[0] for name, column in found.items()}
+    same = [name for name, column in found.items() if column.count(first[name]) == len(column)]
+    if folded.replaced or not _ALIKE.issubset(same) or any(first[name] for name in _UNUSED):
+        return "task_new", [*_columns_of(folded.new, TASK, _NEW_SPREAD), folded.replaced]
+    ids, same_index = found["id"], "idx" in same
+    indexes, index_far = ([], None) if same_index else beside(ids, found["idx"])
+    no_token = "token" in same and not first["token"]
+    tokens, token_far = ([], None) if no_token else beside(ids, found["token"])
+    return "task_new_alike", [
+        *(ids, indexes, index_far, first["idx"], tokens, token_far, sparse(found["input"])),
+        *(first[name] for name in TASK if name in _ALIKE - _UNUSED),
+    ]
 
 
 def _columns_of(
@@ -172,7 +199,8 @@ async def _at_once(
     parts = Parts()
     _fence(parts, commit, version, keys=False)
     if folded.new:
-        parts.add("task_new", *_columns_of(folded.new, TASK, _NEW_SPREAD), folded.replaced)
+        name, params = _new_tasks(folded)
+        parts.add(name, *params)
     if folded.saved:
         parts.add("task_save", *_columns_of(folded.saved, TaskSave._fields, _SAVED_SPREAD))
     if folded.ended:
@@ -309,7 +337,8 @@ async def _tasks(tx: PostgresSession, folded: Folded) -> None:
         if len(ids) > COPY_OVER and not await tx.all("tasks_known", ids):
             await tx.copy("task", TASK, folded.new)
         else:
-            await step(tx, "task_new", *_columns_of(folded.new, TASK, _NEW_SPREAD), folded.replaced)
+            name, params = _new_tasks(folded)
+            await step(tx, name, *params)
     if folded.saved:
         await step(tx, "task_save", *_columns_of(folded.saved, TaskSave._fields, _SAVED_SPREAD))
     if folded.idle:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import sub
 from typing import Any
 
 from locktender.store.sql import Statements
@@ -96,7 +97,7 @@ def columns(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
 
 def sparse(column: list[Any]) -> list[Any]:
     """An array of nothing but NULLs as an empty one: beside longer ones, `unnest` fills it up again."""
-    return column if any(each is not None for each in column) else []
+    return [] if column.count(None) == len(column) else column
 
 
 def without_zeros(column: list[Any]) -> list[Any]:
@@ -105,6 +106,15 @@ def without_zeros(column: list[Any]) -> list[Any]:
     A value costs 0.4 µs to send, and half of the columns of a new task hold nothing yet.
     """
     return column if any(column) else []
+
+
+def beside(ids: list[int], column: list[int]) -> tuple[list[int], int | None]:
+    """Numbers that are all as far from `ids`, as those of neighbours often are: no array, and how far they are.
+
+    Else the array. The statement says `coalesce(v.column, v.id + $n)`.
+    """
+    far = column[0] - ids[0] if column else 0
+    return (column, None) if any(map(far.__ne__, map(sub, column, ids))) else ([], far)
 
 
 def alike(column: list[Any]) -> list[Any]:

@@ -6,14 +6,15 @@ statement would not see each other's rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import NamedTuple
 
 from locktender.base.changes import TaskRow
 from locktender.base.commits import Commit, TaskEnd, TaskSave
 from locktender.base.states import HOLDING, TaskState
 
 TASK = TaskRow._fields
+_id = itemgetter(0)
 
 
 class Folded(NamedTuple):
@@ -63,10 +64,6 @@ def fold(commit: Commit) -> Folded:
         or _runs_twice(commit)
         or _ordered(commit, idle),
     )
-
-
-def _id(row: Sequence[Any]) -> int:
-    return row[0]
 
 
 def _with(row: TaskRow, save: TaskSave) -> TaskRow:

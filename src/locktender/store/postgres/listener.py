@@ -67,33 +67,37 @@ MAIL = "mail"
 EVERYBODY = "*"
 
 
-def notices(ended: Iterable[int], orders: Iterable[Order], listening: Set[str]) -> list[str]:
-    """The notifications of a leader's commit: who has orders, and who has ended (`ENDED`).
+def sent_and_stored(
+    orders: Iterable[Order], listening: Set[str]
+) -> tuple[list[Order], list[Order]]:
+    """Offers of which a notification is all that tells the worker, and orders that workers read.
 
-    `listening`: workers that are sent their offers; others read theirs.
+    `listening`: workers that are sent their offers.
     """
-    offers: dict[str, list[str]] = {}
-    readers: set[str] = set()
+    sent: list[Order] = []
+    stored: list[Order] = []
     for order in orders:
-        if is_sent(order, listening):
-            offers.setdefault(order.worker, []).append(f"{order.task}.{order.token}")
-        else:
-            readers.add(order.worker)
+        is_sent = order.kind == OFFER and order.worker in listening
+        (sent if is_sent else stored).append(order)
+    return sent, stored
+
+
+def notices(ended: Iterable[int], sent: Iterable[Order], stored: Iterable[Order]) -> list[str]:
+    """The notifications of a leader's commit: who has orders, and who has ended (`ENDED`)."""
+    offers: dict[str, list[str]] = {}
+    for order in sent:
+        offers.setdefault(order.worker, []).append(f"{order.task}.{order.token}")
+    readers = {order.worker for order in stored}
     parts = sorted(readers) if len(readers) <= MAX_READERS else [EVERYBODY]
-    for worker, sent in sorted(offers.items()):
-        for first in range(0, len(sent), MAX_OFFERS_PER_PART):
-            parts.append(f"{worker}={','.join(sent[first : first + MAX_OFFERS_PER_PART])}")
+    for worker, named in sorted(offers.items()):
+        for first in range(0, len(named), MAX_OFFERS_PER_PART):
+            parts.append(f"{worker}={','.join(named[first : first + MAX_OFFERS_PER_PART])}")
     found = [COMMIT]
     for part in parts:
         if len(found[-1]) + len(part) >= MAX_NOTICE_CHARACTERS:
             found.append(COMMIT)
         found[-1] += f" {part}"
     return found + _ended_parts(list(ended))
-
-
-def is_sent(order: Order, listening: Set[str]) -> bool:
-    """Whether a notification is all that tells the worker of it."""
-    return order.kind == OFFER and order.worker in listening
 
 
 def _ended_parts(ended: list[int]) -> list[str]:

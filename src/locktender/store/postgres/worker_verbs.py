@@ -17,7 +17,7 @@ from locktender.base.events import NOBODY, Change, pack
 from locktender.base.ids import TASK_BITS
 from locktender.base.states import TaskState
 from locktender.store.decode import encode, known_worker
-from locktender.store.postgres.composed_sql import Parts, alike, columns, sparse
+from locktender.store.postgres.composed_sql import Parts, alike, beside, columns, sparse
 from locktender.store.postgres.listener import ACCEPT
 from locktender.store.postgres.session import PostgresSession, Row
 from locktender.store.protocol import Accept, Finish, Heartbeat, Renewed, Started
@@ -123,7 +123,7 @@ async def _accept(tx: PostgresSession, worker: str, tokens: dict[int, int]) -> l
     parts.add("now", alias="clock")
     parts.add("lease_fence", worker, alias="fence")
     texts = _event_texts("scheduled", "running", {"worker": worker})
-    parts.add("task_accept", ids, given, worker, *texts, alias="effect")
+    parts.add("task_accept", ids, *beside(ids, given), worker, *texts, alias="effect")
     parts.add("offer_remove")
     parts.add("events_moved", alias="told")
     parts.add("event_add", None, 0, 0, f"worker:{worker}")
@@ -203,7 +203,15 @@ async def _finish_running(tx: PostgresSession, worker: str, ended: list[End]) ->
     parts.add("open_fence", alias="fence")
     parts.add(
         "task_finish_running",
-        *(ids, tokens, alike(states), sparse(outputs), sparse(errors), sparse(changes), *texts),
+        *(
+            ids,
+            *beside(ids, tokens),
+            alike(states),
+            sparse(outputs),
+            sparse(errors),
+            sparse(changes),
+        ),
+        *texts,
         alias="effect",
     )
     parts.add("idle_moved", alias="idle")

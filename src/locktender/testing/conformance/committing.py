@@ -239,6 +239,50 @@ class TestCommitting:
         assert snapshot.buckets == [Bucket("api", 9), Bucket("db", 8)]
         assert snapshot.reservations == []
 
+    @pytest.mark.parametrize(
+        "differ",
+        [
+            {},
+            {"token": [90, 91, 92]},
+            {"token": [90, 95, 91], "idx": [2, 0, 1], "input": [b"1", None, b"3"]},
+            {"idx": [-1, -1, -1], "token": [0, 0, 0], "state": ["requested"] * 3},
+            {"token": [7, 7, 7], "worker": ["w1", "w1", "w2"]},
+            {"node": [0, 1, 1], "held": [None, b"{}", b"{}"], "attempt": [0, 0, 3]},
+            {"error": [None, b"{}", None], "not_before": [5, 5, 5], "ended_at": [1, 2, 3]},
+        ],
+        ids=["alike", "tokens", "order", "plain", "workers", "nodes", "ends"],
+    )
+    async def test_new_tasks_are_stored_as_they_are_given(
+        self, world: StoreScene, differ: dict[str, list[object]]
+    ) -> None:
+        """However much of them is alike, and is sent once."""
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        run = (await submitted(store)).seq
+        await leader.start(run)
+        given = [
+            TaskRow(
+                task_id(run, 4 + number),
+                0,
+                number,
+                "scheduled",
+                offers=1,
+                token=7 + number,
+                worker="w1",
+                held=b"{}",
+                input=b"[1]",
+                requested_at=5,
+                scheduled_at=6,
+                eligible_at=6,
+            )._replace(**{name: values[number] for name, values in differ.items()})
+            for number in range(3)
+        ]
+        await leader.commit(tasks_new=given[::-1])
+        assert await store.tasks(run) == given
+        # Advancing a run may be repeated: what is there stays as it is.
+        await leader.commit(tasks_new=[each._replace(state="completed") for each in given])
+        assert await store.tasks(run) == given
+
     async def test_each_accepted_task_is_told_what_its_own_step_shares(
         self, world: StoreScene
     ) -> None:

@@ -221,17 +221,31 @@ CROSS JOIN LATERAL (SELECT
 ) size
 WHERE (SELECT count(*) FROM woken) IS NOT NULL
 
+-- name: task_new_alike
+-- As `task_new`, for tasks of which only id, index, token and input differ: those of most commits. Indexes and tokens
+-- that are all as far from the ids are not sent, nor those that are all alike.
+INSERT INTO locktender.task (
+    id, node, idx, state, attempt, tries, abandons, offers, token, worker, held, input, output,
+    error, requested_at, scheduled_at, started_at, ended_at, not_before, eligible_at
+) SELECT
+    v.id, $8::bigint, coalesce(v.idx, v.id + $3::bigint, $4::bigint), $9::text, $10::bigint, 0, 0, $11::bigint,
+    coalesce(v.token, v.id + $6::bigint, 0), $12::text, $13::bytea, v.input, NULL, NULL,
+    $14::bigint, $15::bigint, $16::bigint, 0, 0, $17::bigint
+FROM unnest($1::bigint[], $2::bigint[], $5::bigint[], $7::bytea[]) v (id, idx, token, input)
+WHERE EXISTS (SELECT 1 FROM fence)
+ON CONFLICT (id) DO NOTHING
+
 -- name: task_finish_running
 -- Attempts that run end, as most do; of the states one stands for all if it is the only one. The token stays, so
--- that a repetition is recognised. Locked in the order of the array, as in `task_accept`. The event of a success
--- is made of three texts, the task's number and its token.
+-- that a repetition is recognised. Locked in the order of the array, as in `task_accept`; tokens as there. The event
+-- of a success is made of three texts, the task's number and its token.
 UPDATE locktender.task t SET
-    state = coalesce(v.state, ($3::text[])[1]), output = v.output, error = v.error, held = NULL,
+    state = coalesce(v.state, ($4::text[])[1]), output = v.output, error = v.error, held = NULL,
     ended_at = clock.now
-FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[], $5::bytea[], $6::text[])
+FROM unnest($1::bigint[], $2::bigint[], $4::text[], $5::bytea[], $6::bytea[], $7::text[])
     v (id, token, state, output, error, change), clock
-WHERE t.id = v.id AND t.token = v.token AND t.state = 'running'
-RETURNING t.id, coalesce(v.change, $7::text || t.id || $8::text || t.token || $9::text) AS change
+WHERE t.id = v.id AND t.token = coalesce(v.token, v.id + $3::bigint) AND t.state = 'running'
+RETURNING t.id, coalesce(v.change, $8::text || t.id || $9::text || t.token || $10::text) AS change
 
 -- name: finish_count
 -- How many tasks were moved.

@@ -92,14 +92,14 @@ ORDER BY t.id FOR NO KEY UPDATE OF t
 
 -- name: task_accept
 -- The worker owns them from here, if they are still offered to it under these tokens. Rows are locked in the
--- order of the array, which is sorted: only nested loops are planned. An event is made of three texts, the task's
--- number and its token.
+-- order of the array, which is sorted: only nested loops are planned. Tokens that are all as far from the ids are
+-- not sent. An event is made of three texts, the task's number and its token.
 UPDATE locktender.task t SET state = 'running', attempt = t.attempt + 1, started_at = clock.now
 FROM unnest($1::bigint[], $2::bigint[]) v (id, token), clock
-WHERE t.id = v.id AND t.token = v.token AND t.worker = $3 AND t.state = 'scheduled'
-    AND EXISTS (SELECT 1 FROM fence)
+WHERE t.id = v.id AND t.token = coalesce(v.token, v.id + $3::bigint) AND t.worker = $4
+    AND t.state = 'scheduled' AND EXISTS (SELECT 1 FROM fence)
 RETURNING t.id, t.token, t.node, t.idx, t.attempt, t.input,
-    $4::text || t.id || $5::text || t.token || $6::text AS change
+    $5::text || t.id || $6::text || t.token || $7::text AS change
 
 -- name: tasks_accepted
 -- The tasks that a worker runs under these tokens, with all it needs for them.
