@@ -20,7 +20,7 @@ from locktender.testing.postgres_server import connected
 pytest_plugins = ["locktender.testing.postgres"]
 assert seen  # a fixture
 READ = re.compile(r"(Seq|Index|Index Only) Scan.* on (mail|mail_taken|event_wait|waiting|run)\b")
-OF_A_TERM = "wake_at > $1"
+OF_A_TERM = "waiting WHERE run IN ("
 """Once per term all waits are read, and the mail of each is looked up."""
 STOCK = """
 INSERT INTO locktender.run (seq, id, state, kind, flow, graph, tags, priority, lane, rank1, rank2,

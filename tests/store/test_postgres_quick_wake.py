@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ from locktender.base.errors import NotLeader
 from locktender.base.events import Change
 from locktender.base.ids import task_id
 from locktender.base.limits import TagRule
-from locktender.store.postgres import quick_wake
+from locktender.store.postgres import quick_wake, recovery
 from locktender.store.postgres.options import parse
 from locktender.store.postgres.session import SUBMITTERS, PostgresSession, Row
 from locktender.store.postgres.store import PostgresStore
@@ -72,9 +72,16 @@ class Scene:
         return await self.store.send(SendEvent(self.runs[run], "go", key, b"1"))
 
     async def wake(self, *runs: int) -> Woken:
+        return await self._wake(1_000, runs)
+
+    async def wake_all(self, limit: int = 1_000) -> Woken:
+        """As a new leader does, which knows of no event: behind the lock."""
+        return await self._wake(limit, None)
+
+    async def _wake(self, limit: int, runs: Sequence[int] | None) -> Woken:
         self.leader.cycle += 1
         leader = self.leader
-        return await self.store.wake(Wake(leader.term, leader.cycle, leader.actor, 1_000, runs))
+        return await self.store.wake(Wake(leader.term, leader.cycle, leader.actor, limit, runs))
 
 
 @asynccontextmanager
@@ -131,6 +138,42 @@ async def test_no_run_is_recorded_as_woken_before_its_time(
         monkeypatch.undo()
         *_, woken = [each for each in await history(made.store, run) if each.subject == "run"]
         assert (woken.after, woken.at) == ("queued", wake_at)
+
+
+async def test_an_event_sent_while_runs_are_woken_wakes_the_next_time(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Its transaction is the younger one: in the history the run would be woken before its event was sent."""
+    fence = recovery.fence
+
+    async with scene(postgres_url) as made:
+        run = await made.waiting()
+
+        async def sent_behind_it(tx: PostgresSession, term: int) -> None:
+            await fence(tx, term)
+            await made.send(run)
+
+        monkeypatch.setattr(recovery, "fence", sent_behind_it)
+        assert (await made.wake_all()).runs == []
+        monkeypatch.undo()
+        assert [each.run for each in (await made.wake_all()).runs] == [run]
+        told = [(each.subject, each.after) for each in await history(made.store, run)]
+        assert told[-2:] == [("mail", "sent"), ("run", "queued")]
+
+
+async def test_of_many_runs_with_events_some_are_woken_each_time(
+    postgres_url: str,
+):
+    async with scene(postgres_url) as made:
+        runs = [await made.waiting() for _ in range(5)]
+        for run in runs:
+            await made.send(run)
+        first = await made.wake_all(2)
+        assert first.next_at is not None
+        assert first.next_at <= first.now
+        rest = [await made.wake(), await made.wake()]
+        woken = [each.run for several in (first, *rest) for each in several.runs]
+        assert (len(first.runs), sorted(woken)) == (2, runs)
 
 
 async def test_the_same_event_is_stored_once(postgres_url: str):

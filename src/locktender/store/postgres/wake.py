@@ -52,13 +52,14 @@ async def wake_due(tx: PostgresSession, wake: Wake) -> Woken:
 async def _wake_alone(tx: PostgresSession, wake: Wake) -> Woken:
     # Like a commit that ends a keyed run: what submitters read of it must not change under them.
     async with tx.transaction(leading_alone(wake.patient)):
-        await postgres.recovery.fence(tx, wake.term)
+        # Before the fence, which gives the transaction its id: an event that is sent behind it has a greater
+        # one, and would stand behind the wake-up in the history. It wakes its run the next time.
         [[now]], [[version]] = await tx.several(("now", ()), ("limits_version", ()))
+        mailed = await _mailed(tx, wake.mailed)
+        await postgres.recovery.fence(tx, wake.term)
         limits = await tx.limits(version)
-        if wake.mailed is None:
-            await tx.run("wake_all_mailed", now)
-        elif wake.mailed:
-            await tx.run("wake_mailed", sorted(wake.mailed), now)
+        if mailed:
+            await tx.run("wake_now", mailed, now)
         plan = judge_due(limits, await tx.all("waiting_due", now, wake.limit))
         if not plan.rows:
             return Woken([], await next_wake(tx))
@@ -99,6 +100,14 @@ async def _wake_alone(tx: PostgresSession, wake: Wake) -> Woken:
         parts.add("wake", *tx.hint("wake"))
         await tx.compose(parts)
         return Woken(woken, await next_wake(tx), now, plan.held_ids)
+
+
+async def _mailed(tx: PostgresSession, runs: Sequence[int] | None) -> list[int]:
+    """Those of `runs`, or of all, that wait and have mail that a task of them can take."""
+    if runs is None:
+        return [row[0] for row in await tx.all("all_mailed_runs")]
+    found = await tx.all("mailed_runs", sorted(runs)) if runs else []
+    return [row[0] for row in found]
 
 
 async def next_wake(tx: PostgresSession) -> int | None:

@@ -42,10 +42,8 @@ class SqliteWaiting(Waiting):
 def wake_due(tx: SqliteSession, wake: Wake) -> Woken:
     _, _, now = fence(tx, wake.term)
     limits = tx.limits()
-    if wake.mailed is None:
-        tx.run("wake_all_mailed", now)
-    elif wake.mailed:
-        tx.run("wake_mailed", listed(wake.mailed), now)
+    if mailed := _mailed(tx, wake.mailed):
+        tx.run("wake_now", listed(mailed), now)
     plan = judge_due(limits, tx.all("waiting_due", now, wake.limit))
     if not plan.rows:
         return Woken([], next_wake(tx))
@@ -68,6 +66,14 @@ def wake_due(tx: SqliteSession, wake: Wake) -> Woken:
         tx.each("counter_close", [(WAITING, len(plan.tags))])
     record(tx, now, wake.actor, plan.events, term=wake.term, cycle=wake.cycle)
     return Woken(woken, next_wake(tx), now, plan.held_ids)
+
+
+def _mailed(tx: SqliteSession, runs: Sequence[int] | None) -> list[int]:
+    """Those of `runs`, or of all, that wait and have mail that a task of them can take."""
+    if runs is None:
+        return [row[0] for row in tx.all("all_mailed_runs")]
+    found = tx.all("mailed_runs", listed(runs)) if runs else []
+    return [row[0] for row in found]
 
 
 def next_wake(tx: SqliteSession) -> int | None:

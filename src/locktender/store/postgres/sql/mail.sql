@@ -43,9 +43,9 @@ JOIN locktender.mail m ON m.n = (
 WHERE w.run = ANY($1::bigint[])
 ORDER BY m.n, w.task
 
--- name: wake_mailed
--- Those of these runs that wait, and have mail that a task of them can take, are to be woken now.
-UPDATE locktender.waiting SET wake_at = $2::bigint WHERE run = ANY($1::bigint[]) AND EXISTS (
+-- name: mailed_runs
+-- Those of these runs that wait, and have mail that a task of them can take.
+SELECT run FROM locktender.waiting WHERE run = ANY($1::bigint[]) AND EXISTS (
     SELECT 1 FROM locktender.event_wait w JOIN locktender.mail m ON m.n = (
         SELECT min(m.n) FROM (
             SELECT min(d.n) AS n FROM locktender.mail d WHERE d.run = w.run AND d.name = w.name
@@ -61,9 +61,9 @@ UPDATE locktender.waiting SET wake_at = $2::bigint WHERE run = ANY($1::bigint[])
     WHERE w.run = waiting.run
 )
 
--- name: wake_all_mailed
+-- name: all_mailed_runs
 -- The same, of all runs that wait.
-UPDATE locktender.waiting SET wake_at = $1::bigint WHERE wake_at > $1::bigint AND run IN (
+SELECT run FROM locktender.waiting WHERE run IN (
     SELECT w.run FROM locktender.event_wait w JOIN locktender.mail m ON m.n = (
         SELECT min(m.n) FROM (
             SELECT min(d.n) AS n FROM locktender.mail d WHERE d.run = w.run AND d.name = w.name
@@ -77,6 +77,10 @@ UPDATE locktender.waiting SET wake_at = $1::bigint WHERE wake_at > $1::bigint AN
         ) m
     )
 )
+
+-- name: wake_now
+-- These waiting runs are to be woken now.
+UPDATE locktender.waiting SET wake_at = $2::bigint WHERE run = ANY($1::bigint[]) AND wake_at > $2::bigint
 
 -- name: topic_waiters
 -- Runs with a task that waits for these events of topics.

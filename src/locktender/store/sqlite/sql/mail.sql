@@ -40,9 +40,9 @@ JOIN mail m ON m.n = (
     )
 ORDER BY m.n, w.task
 
--- name: wake_mailed
--- Those of these runs that wait, and have mail that a task of them can take, are to be woken now.
-UPDATE waiting SET wake_at = ?2 WHERE run IN (SELECT value FROM json_each(?1)) AND EXISTS (
+-- name: mailed_runs
+-- Those of these runs that wait, and have mail that a task of them can take.
+SELECT run FROM waiting WHERE run IN (SELECT value FROM json_each(?1)) AND EXISTS (
     SELECT 1 FROM event_wait w JOIN mail m ON m.n = (
         SELECT min(m.n) FROM (
             SELECT min(d.n) AS n FROM mail d WHERE d.run = w.run AND d.name = w.name AND d.task IN (0, w.task)
@@ -59,9 +59,9 @@ UPDATE waiting SET wake_at = ?2 WHERE run IN (SELECT value FROM json_each(?1)) A
     WHERE w.run = waiting.run
 )
 
--- name: wake_all_mailed
+-- name: all_mailed_runs
 -- The same, of all runs that wait.
-UPDATE waiting SET wake_at = ?1 WHERE wake_at > ?1 AND run IN (
+SELECT run FROM waiting WHERE run IN (
     SELECT w.run FROM event_wait w JOIN mail m ON m.n = (
         SELECT min(m.n) FROM (
             SELECT min(d.n) AS n FROM mail d WHERE d.run = w.run AND d.name = w.name AND d.task IN (0, w.task)
@@ -76,6 +76,10 @@ UPDATE waiting SET wake_at = ?1 WHERE wake_at > ?1 AND run IN (
         ) m
     )
 )
+
+-- name: wake_now
+-- These waiting runs are to be woken now.
+UPDATE waiting SET wake_at = ?2 WHERE run IN (SELECT value FROM json_each(?1)) AND wake_at > ?2
 
 -- name: topic_waiters
 -- Runs with a task that waits for these events of topics.
