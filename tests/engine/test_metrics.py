@@ -370,7 +370,7 @@ async def test_stale_writes_and_lost_listeners_are_counted(
         conn = await asyncpg.connect(postgres_url)
         ended = (
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND query ILIKE 'LISTEN%'"
+            " WHERE datname = current_database() AND query ~ '^(UN)?LISTEN '"
         )
         # It may be about to listen for the first time.
         await until(lambda: conn.fetchval(ended), "a listener to end")

@@ -27,8 +27,8 @@ pytestmark = pytest.mark.parametrize("store", ["postgres"], indirect=True)
 END_LISTENERS = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
     " WHERE datname = current_database() AND application_name = 'locktender'"
-    # What it said last: that it listens, or whether anybody is there.
-    " AND (query LIKE 'LISTEN%' OR query = 'SELECT 1')"
+    # What it said last: to what it listens or does no more, or whether anybody is there.
+    " AND (query ~ '^(UN)?LISTEN ' OR query = 'SELECT 1')"
 )
 LISTENERS = END_LISTENERS.replace("pg_terminate_backend", "")
 LISTENER_PIDS = LISTENERS.replace("(pid)", "pid")

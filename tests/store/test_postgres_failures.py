@@ -97,7 +97,7 @@ async def test_a_listener_that_was_replaced_hears(postgres_url: str, store: Post
     async with connected(postgres_url) as conn, opened(postgres_url) as other:
         ended = await conn.fetch(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+            " WHERE datname = current_database() AND query ~ '^(UN)?LISTEN '"
         )
         assert len(ended) == 2
         end = time.monotonic() + 60
@@ -249,7 +249,8 @@ async def test_a_notification_that_cannot_be_read_means_that_all_look(
     """Whoever may connect may notify."""
     await store.wait_for_offers("w1", 0)
     async with connected(postgres_url) as conn:
-        await conn.execute("SELECT pg_notify($1, $2)", store.options.channel, f"somebody {said}")
+        channel = store.options.offers_channel
+        await conn.execute("SELECT pg_notify($1, $2)", channel, f"somebody {said}")
     heard = await store.wait_for_offers("w1", 60 * SECOND)
     assert heard.look
     assert not heard.offers
@@ -289,15 +290,15 @@ async def test_who_waits_for_nothing_listens_to_nothing(
         await leader.start(*runs)
         await store.wait_for_ends(0)
         await _until(lambda: not store.listens)
-        listener = store._opened.listener
-        await _until(lambda: listener._receives_ends)
+        channels, ends = store._opened.listener.channels, {store.options.ends_channel}
+        await _until(lambda: channels == ends)
 
         await store.forget_ends()
-        await _until(lambda: not listener._receives_ends)
+        await _until(lambda: not channels)
         await leader.end(runs[0])
 
         assert (await store.wait_for_ends(60 * SECOND)).look
-        await _until(lambda: listener._receives_ends)
+        await _until(lambda: channels == ends)
         await leader.end(runs[1])
         ended = await store.wait_for_ends(60 * SECOND)
         assert ended.look or ended.runs == [runs[1]]
@@ -305,15 +306,34 @@ async def test_who_waits_for_nothing_listens_to_nothing(
 
 async def test_a_client_that_waits_for_nothing_listens_to_nothing(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
-        listener = store._opened.listener
+        channels = store._opened.listener.channels
         await _until(lambda: store.listens)
         assert await store.forget_ends()
-        await _until(lambda: not (store.listens or listener._receives_ends))
+        await _until(lambda: not channels)
 
         # What it waits for first it is told of at once, not when the connection is looked after next.
         await store.wait(0)
-        await _until(lambda: store.listens and listener._receives_ends)
+        await _until(lambda: channels == {store.options.channel, store.options.offers_channel})
         assert not await store.forget_ends()
+
+
+async def test_workers_and_leaders_are_not_told_of_their_own_kind(
+    postgres_url: str, store: PostgresStore
+) -> None:
+    """A worker is told of leaders' commits, a leader of all others; a process that is both, of both."""
+    offers, others = store.options.offers_channel, store.options.channel
+    channels = store._opened.listener.channels
+    await store.wait_for_offers("w1", 0)
+    await _until(lambda: channels == {offers})
+    async with opened(postgres_url) as leader:
+        assert (await leader.wait_for_changes(0)).look
+        await _until(lambda: leader._opened.listener.channels == {others})
+        await submitted(store)
+        told = await leader.wait_for_changes(60 * SECOND)
+        assert told.look or told.queued
+
+    await store.wait_for_changes(0)
+    await _until(lambda: channels == {offers, others})
 
 
 async def test_who_waits_for_ends_alone_is_not_told_of_every_commit(
@@ -334,11 +354,13 @@ async def test_who_waits_for_ends_alone_is_not_told_of_every_commit(
         assert await store.wait_for_ends(60 * SECOND) == RunsEnded([run], look=False)
         assert heard == []
 
-        # From the first who wants to know more on it hears everything, and looks for what it has missed.
+        # From the first who wants to know more on it is told that too, and looks for what it has missed.
         await store.wait_for_offers("w1", 0)
         await _until(lambda: store.listens)
         assert (await store.wait_for_offers("w1", 60 * SECOND)).look
-        await conn.execute("SELECT pg_notify($1, 'somebody commit w1=1.2')", store.options.channel)
+        await conn.execute(
+            "SELECT pg_notify($1, 'somebody commit w1=1.2')", store.options.offers_channel
+        )
         assert (await store.wait_for_offers("w1", 60 * SECOND)).offers == [(1, 2)]
         assert heard
 

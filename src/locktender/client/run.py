@@ -16,6 +16,7 @@ from locktender.client.core import Core
 from locktender.client.outbox_rows import unmoved
 from locktender.client.pauses import pause_runs, resume_runs
 from locktender.client.retries import retry_runs
+from locktender.client.run_waiter import RunSubmission
 from locktender.client.views import EventInfo, GraphInfo, LogInfo, Requested, RunInfo, TaskInfo
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class AsyncRun(Generic[T_co]):
         self._core = core
         self._id = run_id
         self._outcome = outcome
-        self._seq = seq
+        made_us = core.clock.monotonic() if outcome == "created" else 0
+        self._submission = RunSubmission(seq, made_us) if seq else None
 
     @property
     def id(self) -> str:
@@ -75,7 +77,7 @@ class AsyncRun(Generic[T_co]):
         `timeout` (default None: no bound): `WaitTimeout` is raised then, and the run goes on.
         """
         self._core.guard.check()
-        row = await self._core.waiting.until_ended(self._id, _patience(timeout), self._seq)
+        row = await self._core.waiting.until_ended(self._id, _patience(timeout), self._submission)
         return RunState(row.state)
 
     async def result(self, timeout: Duration | None = None) -> T_co:  # noqa: ASYNC109
@@ -85,7 +87,7 @@ class AsyncRun(Generic[T_co]):
         Raises `RunFailed`, `RunCancelled` or `RunTimedOut` if it did not succeed.
         """
         self._core.guard.check()
-        row = await self._core.waiting.until_ended(self._id, _patience(timeout), self._seq)
+        row = await self._core.waiting.until_ended(self._id, _patience(timeout), self._submission)
         return cast("T_co", await results.value_of(self._core, row))
 
     async def why(self) -> Why:

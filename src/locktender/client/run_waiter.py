@@ -16,10 +16,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from locktender.base.background import end_tasks
-from locktender.base.clock import SECOND, SystemClock
+from locktender.base.clock import MILLISECOND, SECOND, SystemClock
 from locktender.base.errors import LocktenderError, NotFound, StoreError
 from locktender.base.model import RunRow
 from locktender.base.states import TERMINAL_RUNS, RunState
@@ -54,6 +54,19 @@ PAUSE_PER_WAITER_SECONDS = 0.000_005
 """Pauses between two looks: a busy process beside this one must not make it read all the time."""
 
 
+NEW_US = MILLISECOND
+UNREAD_SECONDS = 0.05
+"""So long is the state of a run not read that was submitted less than `NEW_US` ago."""
+
+
+class RunSubmission(NamedTuple):
+    """Of a run that this process has submitted."""
+
+    seq: int
+    made_us: int
+    """When the store had answered that it made the run, by the boot-time clock; 0: it was there before."""
+
+
 class RunWaiter:
     def __init__(self, store: Store, engine: Engine | None, guard: ClientGuard) -> None:
         self._store = store
@@ -68,12 +81,15 @@ class RunWaiter:
         if engine is not None:
             engine.on_runs_ended(self._wake)
 
-    async def until_ended(self, run_id: str, timeout_us: int | None, seq: int = 0) -> RunRow:
+    async def until_ended(
+        self, run_id: str, timeout_us: int | None, submission: RunSubmission | None = None
+    ) -> RunRow:
         """The run's row once it has ended. Raises `WaitTimeout` when `timeout_us` passes first.
 
-        `seq`: its number, if the caller has just submitted it.
+        `submission`: the caller submitted it.
         """
         row: RunRow | None = None
+        seq = 0 if submission is None else submission.seq
         try:
             async with asyncio.timeout(None if timeout_us is None else timeout_us / SECOND):
                 if not seq:
@@ -85,7 +101,8 @@ class RunWaiter:
                         row = await self._row_again(run_id)
                     run_id, seq = row.id, row.seq  # what was given may be the beginning of an id
                 while row is None or row.state not in TERMINAL_RUNS:
-                    await self._until_ended(run_id, seq)
+                    is_new = row is None and submission is not None and self._is_new(submission)
+                    await self._until_ended(run_id, seq, is_new=is_new)
                     row = await self._row_again(run_id)
                 return row
         except TimeoutError:
@@ -106,17 +123,30 @@ class RunWaiter:
                 raise
             raise StoreError(f"run {run_id} cannot be read: the store does not answer.") from error
 
-    async def _until_ended(self, run_id: str, seq: int) -> None:
-        """Returns when the run has ended, or somebody woke all waiters: the row tells."""
+    def _is_new(self, submission: RunSubmission) -> bool:
+        """Whether the run can hardly have ended by now."""
+        return self._clock.monotonic() - submission.made_us < NEW_US
+
+    async def _until_ended(self, run_id: str, seq: int, *, is_new: bool) -> None:
+        """Returns when the run has ended, or somebody woke all waiters: the row tells.
+
+        Of a new one no state is read at first: that would take time from those who are about to start it.
+        """
         # Register, then ask: see above.
         woken = asyncio.Event()
         self._guard.check()
         self._waiters.setdefault(seq, []).append(woken)
         self._watch()
         try:
-            if not await self._again(lambda: self._ended([seq]), f"run {run_id}"):
+            if is_new:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(UNREAD_SECONDS):
+                        await woken.wait()
+            if not woken.is_set() and not await self._again(
+                lambda: self._ended([seq]), f"run {run_id}"
+            ):
                 await woken.wait()
-                self._guard.check()
+            self._guard.check()
         finally:
             self._forget(seq, woken)
 

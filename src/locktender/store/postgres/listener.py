@@ -5,15 +5,16 @@ anyway, so a lost notification costs one poll. A dead listener is detected by th
 end of its connection or by a ping that times out, and is replaced; then all
 waiters are woken, because notifications sent meanwhile are lost.
 
-A leader's commit names the workers it concerns, with their offers, in as many notifications
-as it takes, and on a channel of their own the runs that end with it:
+There are three channels. On one, leaders' commits name the workers they concern, with their offers, in as
+many notifications as it takes; on another, the runs that end with them; all other commits are told on the third:
 
     ORIGIN commit WORKER=TASK.TOKEN,TASK.TOKEN WORKER …
     ORIGIN !RUN,RUN
+    ORIGIN submit RUN RUN
 
-A process that only waits for ends of runs listens to the second channel alone, and one that does
-not want to be told to none: PostgreSQL wakes every connection that listens to anything, at each
-notification.
+A worker listens to the first, a client that waits for runs to the second, a leader to the third, and
+a process that follows the history to the first and the third. One that does not want to be told
+listens to none: PostgreSQL wakes every connection that listens to anything, at each notification.
 
 Offers to a worker that listens are stored nowhere else but in the tasks' rows: the
 leader sends them again until they are answered (`offer_again`). A worker that is named
@@ -155,15 +156,15 @@ class Listener:
         self._begun = self._late = False
         """Late: when something was waited for already."""
         self._ready = asyncio.Event()
-        self._needs_all = False
-        """A store of this process wants to know of every commit."""
-        self._listens_to_all = True
-        """What it should listen to: ends of runs alone, or everything."""
-        self._needs_ends = False
-        self._receives_ends = False
+        self._commits = frozenset({options.channel, options.offers_channel})
+        self._ends = frozenset({options.ends_channel})
+        self._needed: frozenset[str] = frozenset()
+        """Channels for which a store of this process has waited."""
+        self._wanted: frozenset[str] = self._commits | self._ends
+        """What it should listen to: everything, until it is known what is needed."""
         self._look_up = asyncio.Event()
-        self.connected: bool = False
-        """Notifications of every commit reach this process now."""
+        self.channels: set[str] = set()
+        """Of which notifications reach this process now."""
 
     async def start(self) -> None:
         """Begins to listen; returns when it does, or when it cannot yet. Else the first wait begins it."""
@@ -214,7 +215,7 @@ class Listener:
 
     async def wait_for_offers(self, worker: str, timeout_seconds: float) -> OfferNotice:
         """Waits for notifications to this worker; after the timeout it reads its orders anyway."""
-        self._needed(for_ends=False)
+        self._need(self._options.offers_channel)
         inbox = self._inboxes.get(worker)
         if inbox is None:
             # A process has one worker: drop the inbox of the worker before it, which lost its lease.
@@ -229,24 +230,25 @@ class Listener:
 
     async def ended_runs(self, timeout_seconds: float) -> RunsEnded:
         """Waits for runs that other processes' commits end; after the timeout one looks anyway."""
-        self._needed(for_ends=True)
+        self._need(self._options.ends_channel)
         return await self._ended.take(timeout_seconds)
 
     def forget_ends(self) -> bool:
-        """The caller reads states by itself from now on. False: this process listens to all commits anyway."""
-        if self._needs_ends or self._listens_to_all != self._needs_all:
-            self._needs_ends, self._listens_to_all = False, self._needs_all
-            self._look_up.set()
-        return not self._needs_all
+        """The caller reads states by itself from now on. False: this process listens to commits anyway."""
+        if self._needed & self._commits:
+            return False
+        self._needed = frozenset()
+        self._want(self._needed)
+        return True
 
     async def changes(self, timeout_seconds: float) -> ChangeNotice:
         """Waits for other processes' commits; after the timeout one looks anyway."""
-        self._needed(for_ends=False)
+        self._need(self._options.channel)
         return await self._changes.take(timeout_seconds)
 
     async def wait(self, seen: int, timeout_seconds: float) -> int:
         """The mark, as soon as it is beyond `seen` or the time is over."""
-        self._needed(for_ends=False)
+        self._need(*self._commits)
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_seconds
         while self.mark <= seen and (left := until - loop.time()) > 0:
@@ -258,16 +260,17 @@ class Listener:
                 self._waiting.discard(waiting)
         return self.mark
 
-    def _needed(self, *, for_ends: bool) -> None:
-        """A process that has waited for ends alone so far is not woken for anything else."""
+    def _need(self, *channels: str) -> None:
+        """From here on these are listened to, beside those that were needed before, and no others."""
         if not self._begun:
             self._late = self._begin()
-        self._needs_all = self._needs_all or not for_ends
-        if self._listens_to_all != self._needs_all:
-            self._listens_to_all = self._needs_all
-            self._look_up.set()
-        if for_ends and not self._needs_ends:
-            self._needs_ends = True
+        if not self._needed.issuperset(channels):
+            self._needed = self._needed.union(channels)
+        self._want(self._needed)
+
+    def _want(self, channels: frozenset[str]) -> None:
+        if channels != self._wanted:
+            self._wanted = channels
             self._look_up.set()
 
     async def _keep(self) -> None:
@@ -289,18 +292,12 @@ class Listener:
         conn = await connect(self._options, self._options.listen_dsn)
         try:
             conn.add_termination_listener(lambda _: self._look_up.set())
-            self._receives_ends = False
-            await self._follow_ends(conn)
-            # Read once: what is wanted may change while the server is asked.
-            everything = self._listens_to_all
-            if everything:
-                await conn.add_listener(self._options.channel, self._receive)
+            await self._follow(conn)
             if self._ready.is_set():
                 self.replaced += 1
             if self._ready.is_set() or self._late:
                 # Notifications sent meanwhile are lost: wake all waiters.
                 self.notice()
-            self.connected = everything
             self._ready.set()
             while not conn.is_closed():
                 with suppress(TimeoutError):
@@ -309,37 +306,32 @@ class Listener:
                 self._look_up.clear()
                 if conn.is_closed():
                     break
-                changed = await self._follow_ends(conn)
-                if self.connected == self._listens_to_all:
-                    if not changed:
-                        await conn.execute(SQL.text("ping"), timeout=PING_SECONDS)
-                elif self._listens_to_all:
-                    await conn.add_listener(self._options.channel, self._receive)
-                    self.connected = True
+                new, changed = await self._follow(conn)
+                if new & self._commits:
                     self.notice()
-                else:
-                    self.connected = False
-                    await conn.remove_listener(self._options.channel, self._receive)
+                elif not changed:
+                    await conn.execute(SQL.text("ping"), timeout=PING_SECONDS)
         except faults.WORLD as error:
             log.warning("the listener lost its connection: %s", type(error).__name__)
         finally:
-            self.connected = self._receives_ends = False
+            self.channels.clear()
             conn.terminate()
 
-    async def _follow_ends(self, conn: asyncpg.Connection[Any]) -> bool:
-        """Listens to ends if they are waited for, else not; True: that is new."""
-        wanted = self._listens_to_all or self._needs_ends
-        if wanted == self._receives_ends:
-            return False
-        if wanted:
-            await conn.add_listener(self._options.ends_channel, self._receive)
-            self._receives_ends = True
+    async def _follow(self, conn: asyncpg.Connection[Any]) -> tuple[frozenset[str], bool]:
+        """Listens to what is wanted, and to nothing else: what is new, and whether anything has changed."""
+        # Read once: what is wanted may change while the server is asked.
+        wanted = self._wanted
+        new, over = wanted - self.channels, self.channels - wanted
+        for channel in over:
+            self.channels.discard(channel)
+            await conn.remove_listener(channel, self._receive)
+        for channel in new:
+            await conn.add_listener(channel, self._receive)
+            self.channels.add(channel)
+        if new & self._ends:
             # Those of before were not received.
             self._ended.put(None)
-        else:
-            self._receives_ends = False
-            await conn.remove_listener(self._options.ends_channel, self._receive)
-        return True
+        return new, bool(new or over)
 
     def _receive(
         self,

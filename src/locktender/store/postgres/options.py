@@ -60,6 +60,11 @@ class Options(msgspec.Struct, frozen=True):
         return f"locktender:{self.schema}"
 
     @property
+    def offers_channel(self) -> str:
+        """For workers: leaders' commits, with their offers."""
+        return f"lt-offers:{self.schema}"
+
+    @property
     def ends_channel(self) -> str:
         """For those who only wait for ends of runs."""
         return f"lt-ends:{self.schema}"

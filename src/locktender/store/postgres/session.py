@@ -167,8 +167,8 @@ class PostgresSession:
 
     def hints(self, said: list[str]) -> tuple[list[str], list[str]]:
         """Several notifications of one commit, and the channel of each."""
-        commits, ends = self.options.channel, self.options.ends_channel
-        channels = [ends if each.startswith(ENDED) else commits for each in said]
+        offers, ends = self.options.offers_channel, self.options.ends_channel
+        channels = [ends if each.startswith(ENDED) else offers for each in said]
         return channels, [f"{self.known.origin} {each}" for each in said]
 
     def hint(self, said: str) -> tuple[str, str]:

@@ -381,7 +381,9 @@ class PostgresStore(
 
     @property
     def listens(self) -> bool:
-        return self._state is not None and self._state.listener.connected
+        return (
+            self._state is not None and self.options.offers_channel in self._state.listener.channels
+        )
 
     async def offer_again(self, offers: list[Order]) -> None:
         await self._lead(lambda tx: postgres.commits.offer_again(tx, offers))
