@@ -17,7 +17,8 @@ from locktender.base.changes import End, Order, TaskRow
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.errors import DataRefused, RoleRefused, SchemaTooNew, StoreBusy, StoreError
 from locktender.base.ids import task_id
-from locktender.store.postgres import PostgresStore, faults, opening
+from locktender.base.states import TaskState
+from locktender.store.postgres import PostgresStore, faults, opening, worker_verbs
 from locktender.store.postgres import store as stores
 from locktender.store.postgres.listener import notice_to, notices, sent_and_stored
 from locktender.store.postgres.session import PostgresSession
@@ -67,6 +68,29 @@ async def opened(url: str) -> AsyncIterator[PostgresStore]:
 async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
     async with opened(postgres_url) as store:
         yield store
+
+
+async def test_an_end_that_was_written_is_not_called_stale(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of two is stale; before this is found out, the leader asks for the other task again."""
+    leader, run, pairs = await offered(store, tasks=2)
+    await store.accept(Accept("w1", pairs))
+    [(first, token), (second, _)] = pairs
+    judge = worker_verbs._finish_owned
+
+    async def asked_again(tx: PostgresSession, worker: str, ended: list[End]) -> set[End]:
+        row = next(task for task in await store.tasks(run) if task.id == first)
+        again = row._replace(state="requested", token=0, worker=None)
+        await leader.commit(tasks_saved=[saved(again)])
+        return await judge(tx, worker, ended)
+
+    monkeypatch.setattr(worker_verbs, "_finish_owned", asked_again)
+    failed = End(
+        first, token, TaskState.FAILED, None, b'{"type":"X","message":"","retryable":true}'
+    )
+    stale = End(second, 999, TaskState.COMPLETED, b"1")
+    assert await store.finish(Finish("w1", [failed, stale])) == [(second, 999)]
 
 
 # -- connections that die

@@ -183,15 +183,14 @@ async def finish(tx: PostgresSession, finish: Finish) -> list[tuple[int, int]]:
 
 
 async def _finish(tx: PostgresSession, worker: str, ended: list[End]) -> set[End]:
-    """The stale ones. Where not all were moved, a second statement says which, and moves declined offers."""
-    declines = any(each.state == TaskState.HANDED_BACK for each in ended)
-    if not declines and await _finish_running(tx, worker, ended) == len(ended):
-        return set()
-    return await _finish_owned(tx, worker, ended)
+    """The stale ones. A second statement judges those that do not run here, and moves declined offers."""
+    if not any(each.state == TaskState.HANDED_BACK for each in ended):
+        ended = await _finish_running(tx, worker, ended)
+    return await _finish_owned(tx, worker, ended) if ended else set()
 
 
-async def _finish_running(tx: PostgresSession, worker: str, ended: list[End]) -> int:
-    """How many of them ran here, and have ended now."""
+async def _finish_running(tx: PostgresSession, worker: str, ended: list[End]) -> list[End]:
+    """Ends those that run here; returns the others."""
     ids, tokens, states, outputs, errors, *_ = columns(ended, 7)
     changes = [
         None if _succeeded(each) else pack(end_of(each, TaskState.RUNNING)).decode()
@@ -219,8 +218,13 @@ async def _finish_running(tx: PostgresSession, worker: str, ended: list[End]) ->
     parts.add("events_moved", alias="told")
     parts.add("event_add", None, 0, 0, f"worker:{worker}")
     parts.add("wake_if_moved", *tx.hint("finish"), alias="woken")
-    parts.add("finish_count")
-    return (await tx.compose(parts))[0][0]
+    parts.add("finish_count", len(ended))
+    moved, _, which = (await tx.compose(parts))[0]
+    if moved == len(ended):
+        return []
+    # Not judged again: the leader may have asked for one of these anew meanwhile.
+    written = set(which or ())
+    return [each for each in ended if each.task not in written]
 
 
 def _succeeded(end: End) -> bool:

@@ -133,10 +133,11 @@ FROM unnest(
 WHERE t.id = v.id AND EXISTS (SELECT 1 FROM fence)
 
 -- name: task_end
--- Completed tasks of the leader's own process, by compare-and-set.
+-- Completed tasks of the leader's own process, by compare-and-set. Found by their ids, as in `task_accept`.
 UPDATE locktender.task t SET state = 'completed', output = v.output, ended_at = v.ended_at, held = NULL
 FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bigint[]) v (id, token, output, ended_at)
-WHERE t.id = v.id AND t.token = v.token AND t.state IN ('running', 'scheduled')
+WHERE t.id = v.id AND t.token = v.token
+    AND t.state = ANY(CASE WHEN v.id IS NULL THEN '{}' ELSE '{running,scheduled}'::text[] END)
     AND EXISTS (SELECT 1 FROM fence)
 
 -- name: node_input_add

@@ -237,19 +237,20 @@ ON CONFLICT (id) DO NOTHING
 
 -- name: task_finish_running
 -- Attempts that run end, as most do; of the states one stands for all if it is the only one. The token stays, so
--- that a repetition is recognised. Locked in the order of the array, as in `task_accept`; tokens as there. The event
--- of a success is made of three texts, the task's number and its token.
+-- that a repetition is recognised. Locked in the order of the array, and found by their ids, as in `task_accept`; tokens
+-- as there. The event of a success is made of three texts, the task's number and its token.
 UPDATE locktender.task t SET
     state = coalesce(v.state, ($4::text[])[1]), output = v.output, error = v.error, held = NULL,
     ended_at = clock.now
 FROM unnest($1::bigint[], $2::bigint[], $4::text[], $5::bytea[], $6::bytea[], $7::text[])
     v (id, token, state, output, error, change), clock
-WHERE t.id = v.id AND t.token = coalesce(v.token, v.id + $3::bigint) AND t.state = 'running'
+WHERE t.id = v.id AND t.token = coalesce(v.token, v.id + $3::bigint)
+    AND t.state = CASE WHEN v.id IS NULL THEN '' ELSE 'running' END
 RETURNING t.id, coalesce(v.change, $8::text || t.id || $9::text || t.token || $10::text) AS change
 
 -- name: finish_count
--- How many tasks were moved.
-SELECT count(*), (SELECT count(*) FROM woken) FROM effect
+-- How many tasks were moved; and which, if those are not all.
+SELECT count(*), (SELECT count(*) FROM woken), CASE WHEN count(*) < $1::bigint THEN array_agg(id) END FROM effect
 
 -- name: finish_answer
 -- How many tasks were moved (first row). Mostly all: else as `moved_answer`.

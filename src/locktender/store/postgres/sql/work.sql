@@ -51,11 +51,13 @@ SELECT id, lease_until, lease_us,
 FROM locktender.worker
 
 -- name: worker_tasks
--- Tasks offered to or running on these workers. Only executing runs can have any.
+-- Tasks offered to or running on these workers. Only executing runs can have any; found by their runs, for the reason
+-- that `task_accept` gives.
 SELECT t.id, t.token, t.state, t.worker
 FROM locktender.run r JOIN locktender.task t ON t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
 WHERE r.state IN ('running', 'cancelling', 'held')
-    AND t.worker = ANY($1::text[]) AND t.state IN ('scheduled', 'running')
+    AND t.worker = ANY(CASE WHEN r.seq IS NULL THEN '{}' ELSE $1::text[] END)
+    AND t.state = ANY(CASE WHEN r.seq IS NULL THEN '{}' ELSE '{scheduled,running}'::text[] END)
 ORDER BY t.id FOR NO KEY UPDATE OF t
 
 -- name: task_abandon
@@ -92,12 +94,15 @@ ORDER BY t.id FOR NO KEY UPDATE OF t
 
 -- name: task_accept
 -- The worker owns them from here, if they are still offered to it under these tokens. Rows are locked in the
--- order of the array, which is sorted: only nested loops are planned. Tokens that are all as far from the ids are
--- not sent. An event is made of three texts, the task's number and its token.
+-- order of the array, which is sorted: only nested loops are planned. What a row must be is compared with values that
+-- depend on `v`: a plan made while the table was small would else find rows by it, and read all of them when it has
+-- grown. Tokens that are all as far from the ids are not sent. An event is made of three texts, the task's number and
+-- its token.
 UPDATE locktender.task t SET state = 'running', attempt = t.attempt + 1, started_at = clock.now
 FROM unnest($1::bigint[], $2::bigint[]) v (id, token), clock
-WHERE t.id = v.id AND t.token = coalesce(v.token, v.id + $3::bigint) AND t.worker = $4
-    AND t.state = 'scheduled' AND EXISTS (SELECT 1 FROM fence)
+WHERE t.id = v.id AND t.token = coalesce(v.token, v.id + $3::bigint)
+    AND t.worker = CASE WHEN v.id IS NULL THEN '' ELSE $4 END
+    AND t.state = CASE WHEN v.id IS NULL THEN '' ELSE 'scheduled' END AND EXISTS (SELECT 1 FROM fence)
 RETURNING t.id, t.token, t.node, t.idx, t.attempt, t.input,
     $5::text || t.id || $6::text || t.token || $7::text AS change
 
