@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from tests.support.worlds import graph, settle, step, world
+from tests.support.worlds import graph, items, numbers, settle, step, world
 
 from locktender.base.events import Event
-from locktender.base.graph import Graph
+from locktender.base.graph import Graph, RetryPolicy
 from locktender.base.states import TaskState
 from locktender.observe.holders import Samples, charged, required_by
 from locktender.observe.run_times import RunTimes, times_of
@@ -228,3 +228,19 @@ def test_h3_what_is_charged_for_a_gate_adds_up(seed: int):
 
 def _json(value: object) -> bytes:
     return msgspec.json.encode(value)
+
+
+def test_h3_a_back_off_keeps_nobody_but_its_own_item():
+    """Items that are asked for late waited as those before them did: at gates, not for another one's back-off."""
+    flow = graph(items(retry=RetryPolicy(1, delay_us=300_000, backoff=1.0, jitter=False)))
+    fails = TaskState.FAILED
+    sim = world(
+        permits={"async": 100},
+        fate=lambda row, _node: fails if (row.idx, row.tries) == (0, 0) else None,
+    )
+    run = sim.submit(flow, consts=numbers(6_000))
+    settle(sim)
+    history = [event for event in sim.model.events if event.run == run.seq]
+    spent = times_of(history, flow, sim.now).spent()
+    assert spent["worker"] > 500_000
+    assert "back-off" not in spent

@@ -43,7 +43,8 @@ from locktender.observe.time_pieces import (
 )
 
 _NO_WORKER: Final = "worker"
-_NO_GATE: Final = frozenset({WORK, HAND_OFF, LOST, OFFER})
+_ITS_OWN: Final = frozenset({WORK, HAND_OFF, LOST, OFFER, BACK_OFF, SEQUENTIAL})
+"""What keeps one task and none of those behind it."""
 _LOST: Final = frozenset({TaskState.ABANDONED, TaskState.HANDED_BACK})
 _AGAIN: Final = frozenset({*TERMINAL_RUNS, RunState.HELD})
 
@@ -408,5 +409,5 @@ def _waits(tasks: Sequence[TaskTimes], start: int, end: int) -> Iterator[Stretch
         if task.start < end and task.end > start:
             for span in task.spans:
                 if span.start < end and span.end > start:
-                    waits = {what: us for what, us in span.pieces if what not in _NO_GATE}
+                    waits = {what: us for what, us in span.pieces if what not in _ITS_OWN}
                     yield from in_order(span.start, span.end, waits)
