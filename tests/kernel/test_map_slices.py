@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.worlds import graph, items, needs, numbers, run_row, worker_row
+from tests.support.worlds import (
+    graph,
+    items,
+    needs,
+    numbers,
+    run_row,
+    settle,
+    worker_row,
+    world,
+)
 
 from locktender.base.changes import End
+from locktender.base.clock import MILLISECOND
 from locktender.base.graph import Graph
+from locktender.base.ids import run_of
 from locktender.base.limits import Limits
 from locktender.base.states import RunState, TaskState
 from locktender.kernel.commit_builder import Cycle
@@ -98,6 +109,36 @@ def test_a_run_of_lower_priority_does_not_come_between():
         end(scheduler, running)
         running = [task for cycle in settled(scheduler) for task in cycle.starts]
     assert {task.run.seq for task in running} <= {2}
+
+
+def test_items_asked_for_late_stay_before_a_younger_run():
+    flow = graph(items())
+    scheduler = leader(flow, permits=10)
+    scheduler.put_head(run_row(1, consts=numbers(MANY)))
+    running = [task for cycle in settled(scheduler) for task in cycle.starts]
+    younger = NOW + HELD_BACK_US // 4
+    scheduler.put_head(run_row(2, consts=numbers(400), queued_at=younger))
+    begun: list[int] = []
+    for now in range(younger, younger + MANY // 10):
+        begun += [task.run.seq for task in running]
+        end(scheduler, running, now)
+        running = [task for cycle in settled(scheduler, now) for task in cycle.starts]
+    assert begun == [1] * MANY
+    assert {task.run.seq for task in running} == {2}
+
+
+@pytest.mark.parametrize("takes_over", [False, True])
+def test_the_order_survives_a_new_leader(takes_over: bool):
+    made = world(took=20 * MILLISECOND, permits={"async": 10})
+    older = made.submit(graph(items()), consts=numbers(600)).seq
+    made.run(until=made.now + 100 * MILLISECOND)
+    younger = made.submit(graph(items()), consts=numbers(300)).seq
+    made.run(until=made.now + 100 * MILLISECOND)
+    if takes_over:
+        made.lead()
+    settle(made)
+    order = [run_of(body.task) for body in made.bodies]
+    assert order == [older] * 600 + [younger] * 300
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from tests.support.worlds import graph, items, needs, numbers, settle, step, wor
 
 from locktender.base.changes import TaskRow
 from locktender.base.clock import MILLISECOND, SECOND
-from locktender.base.graph import Graph, Node, RetryPolicy
-from locktender.base.states import HOLDING, TASK_CHANGES, TERMINAL_RUNS, TaskState
+from locktender.base.graph import Const, Graph, Node, PoolNeed, RetryPolicy
+from locktender.base.states import HOLDING, TASK_CHANGES, TERMINAL_RUNS, RunState, TaskState
 from locktender.kernel.lifecycle import Defaults
 from locktender.simulate.scenarios import violations
 from locktender.simulate.world import SimWorld
@@ -277,3 +277,13 @@ def test_e10_cancel_against_the_end_of_an_offer_nobody_takes():
         assert sim.model.runs[1].state == "cancelled"
         assert sim.bodies == []
         assert_nothing_is_held(sim)
+
+
+def test_a_clean_up_that_cannot_be_asked_for_ends_its_run():
+    """It fails with its request, in the middle of what the failure of the map's item brings."""
+    nobody = PoolNeed("api", 1, (Const(1),))
+    clean_up = step("clean", after=(0,), run_if="always", pools=(nobody,))
+    made = world(fate=lambda _row, _node: TaskState.FAILED)
+    run = made.submit(graph(items(), clean_up), consts=b"[[1],null]").seq
+    settle(made)
+    assert made.model.runs[run].state == RunState.FAILED

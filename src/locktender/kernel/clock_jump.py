@@ -89,6 +89,9 @@ def _move_waiting(scheduler: Scheduler, by_us: int) -> None:
         # The row of an offer may be its worker's by now.
         if entry.state == TaskState.REQUESTED:
             scheduler.commit_builder.save(entry)
+    for run in scheduler.ledger.runs.values():
+        for node in run.opened:
+            run.opened[node] += by_us
     scheduler.ledger.moved_us += by_us
 
 

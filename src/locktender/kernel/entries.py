@@ -48,6 +48,7 @@ class RunEntry:
         "in_flight",
         "keeps",
         "lanes",
+        "opened",
         "parallel",
         "paused",
         "pending",
@@ -82,6 +83,8 @@ class RunEntry:
         """Node → how many of its tasks stand in line."""
         self.pending: dict[int, TaskRow] = {}
         """Of a retried run: rows of earlier tries that were neither requested nor skipped again yet."""
+        self.opened: dict[int, int] = {}
+        """When each map was opened whose items are asked for in slices, by node: they stand in line by it."""
         self.files: dict[int, list[int]] = {}
         """Of a sequential flow: items of each map that are not terminal, by node, as a heap of their ids."""
         self.lanes: dict[tuple[int, tuple[tuple[str, int], ...]], Lane[TaskEntry]] = {}

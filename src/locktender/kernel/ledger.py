@@ -29,6 +29,12 @@ from locktender.kernel.run_ledger import RunLedger
 from locktender.kernel.wait_times import waits_of
 
 
+def _in_line_since(task: TaskEntry) -> int:
+    """By which it stands in line: an item asked for late is as old as its map, until it has begun once."""
+    opened = 0 if task.attempt else task.run.opened.get(task.node, 0)
+    return opened or task.requested_at
+
+
 class Ledger(RunLedger):
     def __init__(self, limits: Limits) -> None:
         super().__init__(limits)
@@ -188,7 +194,7 @@ class Ledger(RunLedger):
 
     def rank_of(self, task: TaskEntry) -> tuple[int, int]:
         """Where it stands in line: tasks that wait already keep their ranks when the store's clock is set."""
-        at = task.requested_at
+        at = _in_line_since(task)
         if at > self.now + SECOND:
             # Of a row that is older than a clock set back: it stands before all that come from now on.
             at = self.now
@@ -201,8 +207,9 @@ class Ledger(RunLedger):
     def _line_up(self, task: TaskEntry) -> None:
         run = task.run
         ranked, at, now = self._ranked
-        if run is not ranked or at != task.requested_at or now != self.now:
-            self._ranked = run, task.requested_at, self.now
+        since = _in_line_since(task) if run.opened else task.requested_at
+        if run is not ranked or at != since or now != self.now:
+            self._ranked = run, since, self.now
             rank = self.rank_of(task)
             # One object for all that are asked for at once: their lane compares them faster.
             self._rank = self._rank if rank == self._rank else rank

@@ -104,11 +104,13 @@ class Lifecycle:
         for node, idx, ordinal in advance.reserved:
             row = self.commit_builder.reserve(run.seq, node, idx, ordinal, now)
             run.pending[row.id] = row
+            run.opened[node] = now
         for skipped in advance.skips:
             self._skip_new(run, skipped, now)
         for asked in advance.requests:
             self._request(run, asked, now)
-        if advance.closing:
+        # A request may have failed at once, and ended the run.
+        if advance.closing and run.seq in self.run_graphs:
             self._close_maps(run, advance.closing, now)
         if advance.stop and run.row.verdict is None and run.seq in self.run_graphs:
             failure = self.run_graphs[run.seq].verdict()[2] or Failure("failed", "a task failed")

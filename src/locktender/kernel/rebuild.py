@@ -75,6 +75,8 @@ def restore_run(
         ordinal = ids.ordinal_of(task.id)
         if task.state == TaskState.PENDING:
             run.pending[task.id] = task
+            if task.requested_at:  # else of an earlier try
+                run.opened[task.node] = task.requested_at
             existing.append(_again(task))
             continue
         final = task.state in (TaskState.COMPLETED, TaskState.CANCELLED, TaskState.SKIPPED)
