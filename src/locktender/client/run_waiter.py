@@ -55,8 +55,8 @@ PAUSE_PER_WAITER_SECONDS = 0.000_005
 
 
 NEW_US = MILLISECOND
-UNREAD_SECONDS = 0.05
-"""So long is the state of a run not read that was submitted less than `NEW_US` ago."""
+FIRST_READ_AFTER_SECONDS = 0.05
+"""The state of a run that was submitted less than `NEW_US` ago is first read after this time."""
 
 
 class RunSubmission(NamedTuple):
@@ -128,7 +128,7 @@ class RunWaiter:
         return self._clock.monotonic() - submission.made_us < NEW_US
 
     async def _until_ended(self, run_id: str, seq: int, *, is_new: bool) -> None:
-        """Returns when the run has ended, or somebody woke all waiters: the row tells.
+        """Returns when the run has ended, or all waiters were woken; the caller reads the row.
 
         Of a new one no state is read at first: that would take time from those who are about to start it.
         """
@@ -140,7 +140,7 @@ class RunWaiter:
         try:
             if is_new:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(UNREAD_SECONDS):
+                    async with asyncio.timeout(FIRST_READ_AFTER_SECONDS):
                         await woken.wait()
             if not woken.is_set() and not await self._again(
                 lambda: self._ended([seq]), f"run {run_id}"

@@ -16,7 +16,8 @@ from locktender.base.ids import MAX_TASKS_PER_RUN
 from locktender.kernel.node_state import NodeState
 
 ITEMS_PER_CYCLE = 500
-"""Of all runs together. With 2,000 a run of one step took twice as long beside a large map, which took no less."""
+"""Of all runs together, beside those that start in the same cycle (`next_items`). With 2,000 a run of one step
+took twice as long beside a large map, which took no less."""
 SMALL_SHARE: Final = 5
 """A map of at most this part of it is expanded at once: it costs no more than the steps around it."""
 NEXT_SHARE: Final = 16
@@ -71,7 +72,7 @@ class Backlog:
             yield step, indexes
 
     def next_items(self, node: int) -> tuple[NodeState, Sequence[int]]:
-        """A few items of a map that has none waiting: the cycle's starts bound how often it is asked."""
+        """A few items of a map that has none waiting. Not taken from the budget: at most once for each start."""
         step = self.maps[node]
         return step, self._next(step, max(1, self.budget.size // NEXT_SHARE))
 

@@ -70,7 +70,7 @@ class GrantWriter:
         builder.save(entry)
 
     def _data(self, entry: TaskEntry, worker: Worker) -> dict[str, object]:
-        """What the event carries: one dictionary for all grants alike."""
+        """What the event carries: one dictionary for all grants alike. Never change it: events share it."""
         key = worker.id, entry.spec.executor, entry.pools
         data = self._known_data.get(key)
         if data is None:

@@ -1,9 +1,10 @@
 """When the items of a large map are asked for: not all in the cycle that opens the map.
 
-A map asks for `ITEMS_PER_CYCLE` items in each cycle. For its first `hold_back_us`, a map whose items all need the
-same asks for more only when none of its items waits at the gates. Then most items start in the cycle that asks for
-them: their row is written once instead of twice, and items that wait take no memory. After that it asks for the
-rest, so that demand, `why` and the clocks of waiting know every item.
+A map asks for `ITEMS_PER_CYCLE` items in each cycle. For its first `hold_back_us`, a map whose items all need
+the same asks for a few more only when none of its items waits at the gates. Then most items start in the cycle
+that asks for them: their row is written once instead of twice, and items that wait take no memory. After that it
+asks for the rest, so that demand, `why` and the clocks of waiting know every item. All of them stand in line by
+the instant at which the map was opened: a younger run does not come between.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class MapSlices:
                 continue
             held_back = self._held_back(run, graph, since, now)
             for node in held_back:
-                self.started(run, node, now)
+                self.ask_if_none_waits(run, node, now)
             due = [node for node in graph.backlog.maps if node not in held_back]
             if due and self._lifecycle.budget.left > 0:
                 del self._expanding[run.seq]
@@ -39,7 +40,7 @@ class MapSlices:
                     self._expanding[run.seq] = run, since
         self._lifecycle.at_run = 0
 
-    def started(self, run: RunEntry, node: int, now: int) -> None:
+    def ask_if_none_waits(self, run: RunEntry, node: int, now: int) -> None:
         """If none of a map's items waits any more, the next ones stand in line before others start."""
         if run.waiting.get(node) or run.seq not in self._expanding:
             return

@@ -386,7 +386,7 @@ class Scheduler:
             self.lifecycle.at_run = entry.run.seq
             self._grants.grant(entry, worker, now, offered=offered)
             if self.lifecycle.expanding:
-                self._slices.started(entry.run, entry.node, now)
+                self._slices.ask_if_none_waits(entry.run, entry.node, now)
             self.lifecycle.at_run = 0
             if not offered:
                 starts.append(entry)

@@ -41,10 +41,10 @@ from locktender.store.decode import decode_tags, keeps_text
 from locktender.store.lanes import key_successors, let_go
 from locktender.store.postgres.composed_sql import (
     Parts,
-    alike,
-    beside,
+    as_offset,
     columns,
-    sparse,
+    empty_if_null,
+    once_if_equal,
     without_zeros,
 )
 from locktender.store.postgres.folded_rows import TASK, Folded, fold
@@ -56,9 +56,9 @@ from locktender.store.protocol import Committed
 
 COPY_OVER = 1_000
 """More new tasks than this are copied in."""
-_UNUSED = frozenset({"tries", "abandons", "output", "error", "ended_at", "not_before"})
+_EMPTY_IN_NEW_ROWS = frozenset({"tries", "abandons", "output", "error", "ended_at", "not_before"})
 _ALIKE = frozenset(TASK) - {"id", "idx", "token", "input"}
-"""Columns that are alike where `task_new_alike` serves; the first of these hold nothing then."""
+"""Columns of one value in all new rows of a commit where `task_new_alike` serves. The first set is empty there."""
 _NEW_SPREAD = frozenset({"node", "state", "requested_at"})
 """Columns that the statement `task_new` spreads where all tasks have the same; `task_save` these:"""
 _SAVED_SPREAD = frozenset(
@@ -169,15 +169,19 @@ def _new_tasks(folded: Folded) -> tuple[str, list[Any]]:
     found = dict(zip(TASK, columns(folded.new, len(TASK)), strict=True))
     first = {name: column[0] for name, column in found.items()}
     same = [name for name, column in found.items() if column.count(first[name]) == len(column)]
-    if folded.replaced or not _ALIKE.issubset(same) or any(first[name] for name in _UNUSED):
+    if (
+        folded.replaced
+        or not _ALIKE.issubset(same)
+        or any(first[name] for name in _EMPTY_IN_NEW_ROWS)
+    ):
         return "task_new", [*_columns_of(folded.new, TASK, _NEW_SPREAD), folded.replaced]
     ids, same_index = found["id"], "idx" in same
-    indexes, index_far = ([], None) if same_index else beside(ids, found["idx"])
+    indexes, index_far = ([], None) if same_index else as_offset(ids, found["idx"])
     no_token = "token" in same and not first["token"]
-    tokens, token_far = ([], None) if no_token else beside(ids, found["token"])
+    tokens, token_far = ([], None) if no_token else as_offset(ids, found["token"])
     return "task_new_alike", [
-        *(ids, indexes, index_far, first["idx"], tokens, token_far, sparse(found["input"])),
-        *(first[name] for name in TASK if name in _ALIKE - _UNUSED),
+        *(ids, indexes, index_far, first["idx"], tokens, token_far, empty_if_null(found["input"])),
+        *(first[name] for name in TASK if name in _ALIKE - _EMPTY_IN_NEW_ROWS),
     ]
 
 
@@ -189,7 +193,7 @@ def _columns_of(
     found = [ids]
     for name, column in zip(fields[1:], others, strict=True):
         sent = without_zeros(column)
-        found.append(alike(sent) if name in spread else sent)
+        found.append(once_if_equal(sent) if name in spread else sent)
     return found
 
 

@@ -95,7 +95,7 @@ def columns(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def sparse(column: list[Any]) -> list[Any]:
+def empty_if_null(column: list[Any]) -> list[Any]:
     """An array of nothing but NULLs as an empty one: beside longer ones, `unnest` fills it up again."""
     return [] if column.count(None) == len(column) else column
 
@@ -108,15 +108,16 @@ def without_zeros(column: list[Any]) -> list[Any]:
     return column if any(column) else []
 
 
-def beside(ids: list[int], column: list[int]) -> tuple[list[int], int | None]:
-    """Numbers that are all as far from `ids`, as those of neighbours often are: no array, and how far they are.
+def as_offset(ids: list[int], column: list[int]) -> tuple[list[int], int | None]:
+    """If `column − ids` is the same everywhere only that difference; else the array.
 
-    Else the array. The statement says `coalesce(v.column, v.id + $n)`.
+    The statement says `coalesce(v.column, v.id + $n)`.
     """
-    far = column[0] - ids[0] if column else 0
-    return (column, None) if any(map(far.__ne__, map(sub, column, ids))) else ([], far)
+    offset = column[0] - ids[0] if column else 0
+    differs = any(map(offset.__ne__, map(sub, column, ids)))
+    return (column, None) if differs else ([], offset)
 
 
-def alike(column: list[Any]) -> list[Any]:
+def once_if_equal(column: list[Any]) -> list[Any]:
     """An array of one value, however often, as that value alone. The statement spreads it over all rows."""
     return column[:1] if len(column) > 1 and column.count(column[0]) == len(column) else column

@@ -158,9 +158,9 @@ class Listener:
         self._ready = asyncio.Event()
         self._commits = frozenset({options.channel, options.offers_channel})
         self._ends = frozenset({options.ends_channel})
-        self._needed: frozenset[str] = frozenset()
+        self._required: frozenset[str] = frozenset()
         """Channels for which a store of this process has waited."""
-        self._wanted: frozenset[str] = self._commits | self._ends
+        self._target: frozenset[str] = self._commits | self._ends
         """What it should listen to: everything, until it is known what is needed."""
         self._look_up = asyncio.Event()
         self.channels: set[str] = set()
@@ -215,7 +215,7 @@ class Listener:
 
     async def wait_for_offers(self, worker: str, timeout_seconds: float) -> OfferNotice:
         """Waits for notifications to this worker; after the timeout it reads its orders anyway."""
-        self._need(self._options.offers_channel)
+        self._require(self._options.offers_channel)
         inbox = self._inboxes.get(worker)
         if inbox is None:
             # A process has one worker: drop the inbox of the worker before it, which lost its lease.
@@ -230,25 +230,25 @@ class Listener:
 
     async def ended_runs(self, timeout_seconds: float) -> RunsEnded:
         """Waits for runs that other processes' commits end; after the timeout one looks anyway."""
-        self._need(self._options.ends_channel)
+        self._require(self._options.ends_channel)
         return await self._ended.take(timeout_seconds)
 
     def forget_ends(self) -> bool:
         """The caller reads states by itself from now on. False: this process listens to commits anyway."""
-        if self._needed & self._commits:
+        if self._required & self._commits:
             return False
-        self._needed = frozenset()
-        self._want(self._needed)
+        self._required = frozenset()
+        self._listen_to(self._required)
         return True
 
     async def changes(self, timeout_seconds: float) -> ChangeNotice:
         """Waits for other processes' commits; after the timeout one looks anyway."""
-        self._need(self._options.channel)
+        self._require(self._options.channel)
         return await self._changes.take(timeout_seconds)
 
     async def wait(self, seen: int, timeout_seconds: float) -> int:
         """The mark, as soon as it is beyond `seen` or the time is over."""
-        self._need(*self._commits)
+        self._require(*self._commits)
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_seconds
         while self.mark <= seen and (left := until - loop.time()) > 0:
@@ -260,17 +260,17 @@ class Listener:
                 self._waiting.discard(waiting)
         return self.mark
 
-    def _need(self, *channels: str) -> None:
+    def _require(self, *channels: str) -> None:
         """From here on these are listened to, beside those that were needed before, and no others."""
         if not self._begun:
             self._late = self._begin()
-        if not self._needed.issuperset(channels):
-            self._needed = self._needed.union(channels)
-        self._want(self._needed)
+        if not self._required.issuperset(channels):
+            self._required = self._required.union(channels)
+        self._listen_to(self._required)
 
-    def _want(self, channels: frozenset[str]) -> None:
-        if channels != self._wanted:
-            self._wanted = channels
+    def _listen_to(self, channels: frozenset[str]) -> None:
+        if channels != self._target:
+            self._target = channels
             self._look_up.set()
 
     async def _keep(self) -> None:
@@ -320,7 +320,7 @@ class Listener:
     async def _follow(self, conn: asyncpg.Connection[Any]) -> tuple[frozenset[str], bool]:
         """Listens to what is wanted, and to nothing else: what is new, and whether anything has changed."""
         # Read once: what is wanted may change while the server is asked.
-        wanted = self._wanted
+        wanted = self._target
         new, over = wanted - self.channels, self.channels - wanted
         for channel in over:
             self.channels.discard(channel)

@@ -17,7 +17,13 @@ from locktender.base.events import NOBODY, Change, pack
 from locktender.base.ids import TASK_BITS
 from locktender.base.states import TaskState
 from locktender.store.decode import encode, known_worker
-from locktender.store.postgres.composed_sql import Parts, alike, beside, columns, sparse
+from locktender.store.postgres.composed_sql import (
+    Parts,
+    as_offset,
+    columns,
+    empty_if_null,
+    once_if_equal,
+)
 from locktender.store.postgres.listener import ACCEPT
 from locktender.store.postgres.session import PostgresSession, Row
 from locktender.store.protocol import Accept, Finish, Heartbeat, Renewed, Started
@@ -29,11 +35,14 @@ ACCEPTED_AT_ONCE = 500
 ANSWERED_BYTES = 40 << 10
 """Of arguments, in the answer of the accepting statement. With 250 bytes a task beside them it fits into a socket
 whose reader froze."""
-_TASK, _TOKEN = 1_000_000_007, 1_000_000_009
-"""Stand for the numbers of a task and its attempt where the text of an event is cut."""
-_OWN, _FIRST, _SMALL = 6, 10, 11
-"""Of an accepted task: so many columns are its own; the next ones are told with one task of its step and run; and
-where it says whether they are, and whether the task was told whole."""
+_TASK_PLACEHOLDER, _TOKEN_PLACEHOLDER = 1_000_000_007, 1_000_000_009
+"""The text of an event is made once with these and cut at them: the server puts each task's own there."""
+_OWN = 6
+"""So many columns of an answered row are the task's own. The next are shared by all tasks of its step and run."""
+_FIRST = 10
+"""The column that says whether the shared ones are in this row."""
+_SMALL = 11
+"""The column that says whether the row has the task whole; a large one is read later."""
 
 
 async def heartbeat(tx: PostgresSession, beat: Heartbeat) -> Renewed:
@@ -123,7 +132,7 @@ async def _accept(tx: PostgresSession, worker: str, tokens: dict[int, int]) -> l
     parts.add("now", alias="clock")
     parts.add("lease_fence", worker, alias="fence")
     texts = _event_texts("scheduled", "running", {"worker": worker})
-    parts.add("task_accept", ids, *beside(ids, given), worker, *texts, alias="effect")
+    parts.add("task_accept", ids, *as_offset(ids, given), worker, *texts, alias="effect")
     parts.add("offer_remove")
     parts.add("events_moved", alias="told")
     parts.add("event_add", None, 0, 0, f"worker:{worker}")
@@ -156,9 +165,9 @@ def _started(answered: Sequence[Row]) -> list[Started]:
 
 def _event_texts(before: str, after: str, data: dict[str, object] | None) -> list[str]:
     """The text of a task's event, cut where its number and its token stand."""
-    text = pack(Change("task", _TASK, before, after, _TOKEN, data)).decode()
-    head, _, rest = text.partition(str(_TASK))
-    middle, _, tail = rest.partition(str(_TOKEN))
+    text = pack(Change("task", _TASK_PLACEHOLDER, before, after, _TOKEN_PLACEHOLDER, data)).decode()
+    head, _, rest = text.partition(str(_TASK_PLACEHOLDER))
+    middle, _, tail = rest.partition(str(_TOKEN_PLACEHOLDER))
     return [head, middle, tail]
 
 
@@ -204,11 +213,11 @@ async def _finish_running(tx: PostgresSession, worker: str, ended: list[End]) ->
         "task_finish_running",
         *(
             ids,
-            *beside(ids, tokens),
-            alike(states),
-            sparse(outputs),
-            sparse(errors),
-            sparse(changes),
+            *as_offset(ids, tokens),
+            once_if_equal(states),
+            empty_if_null(outputs),
+            empty_if_null(errors),
+            empty_if_null(changes),
         ),
         *texts,
         alias="effect",
@@ -223,7 +232,7 @@ async def _finish_running(tx: PostgresSession, worker: str, ended: list[End]) ->
     if moved == len(ended):
         return []
     # Not judged again: the leader may have asked for one of these anew meanwhile.
-    written = set(which or ())
+    written: set[int] = set(which or ())
     return [each for each in ended if each.task not in written]
 
 
@@ -245,7 +254,7 @@ async def _finish_owned(tx: PostgresSession, worker: str, ended: list[End]) -> s
     parts = Parts()
     parts.add("now", alias="clock")
     parts.add("open_fence", alias="fence")
-    parts.add("ended_owned", *map(sparse, columns(given, 7)), alias="tasks_owned")
+    parts.add("ended_owned", *map(empty_if_null, columns(given, 7)), alias="tasks_owned")
     parts.add("task_finish", alias="effect")
     parts.add("idle_moved", alias="idle")
     parts.add("order_remove")
