@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,9 @@ from locktender import (
     step,
     wait_event,
 )
+from locktender.base.model import Mail
+from locktender.leader.waiting_runs import WaitingRuns
+from locktender.store.postgres.store import PostgresStore
 from locktender.store.protocol import MAX_MAIL
 from locktender.testing import check_history, eventually
 
@@ -301,6 +306,36 @@ def test_an_open_wait_outlives_its_engine(store_url: str):
     with embedded(store_url, grace="2s") as client:
         assert client.runs.get(run_id).result(TIMEOUT) == [6, "yes"]
     check_history(store_url)
+
+
+def test_g4_an_event_sent_while_the_leader_reads_what_was_sent(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    """The read does not find it, and the leader is told of it before the read has answered."""
+    was_read, was_told = threading.Event(), threading.Event()
+    read, told = PostgresStore.mail_ready, WaitingRuns.notified
+
+    async def slow(store: PostgresStore, runs: Sequence[int]) -> list[Mail]:
+        found = await read(store, runs)
+        was_read.set()
+        assert await asyncio.to_thread(was_told.wait, 60)
+        return found
+
+    def notified(
+        self: WaitingRuns, mailed: Sequence[tuple[int, int]], *args: Any, **named: Any
+    ) -> None:
+        told(self, mailed, *args, **named)
+        if mailed:
+            was_told.set()
+
+    monkeypatch.setattr(PostgresStore, "mail_ready", slow)
+    monkeypatch.setattr(WaitingRuns, "notified", notified)
+    with embedded(postgres_url, grace="2s") as client, connect(postgres_url) as other:
+        run = client.submit(approval, 2)
+        assert was_read.wait(60)
+        other.runs.get(run.id).send("approved", "yes")
+        assert run.result(TIMEOUT) == [4, "yes"]
+    check_history(postgres_url)
 
 
 def test_an_event_that_cannot_be_read_concerns_its_run_alone(tmp_path: Path):

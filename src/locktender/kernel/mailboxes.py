@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -61,6 +62,12 @@ class Mailboxes:
         """A wait stands: events may have come before it."""
         if entry.spec.event is not None:
             self._opened.add(entry.run.seq)
+
+    def take_wanted(self, most: int) -> list[int]:
+        """The next runs whose events are to be read. Taken before that: a read may miss what is sent meanwhile."""
+        taken = list(islice(self.wanted, most))
+        self.wanted.difference_update(taken)
+        return taken
 
     def may_get(self, run: int) -> bool:
         """Whether an event may have come for it that was not read yet."""

@@ -344,9 +344,8 @@ class Scheduler:
         self.lifecycle.at_run = 0
         return True
 
-    def put_mail(self, wanted: Iterable[int], mails: Iterable[Mail], now: int) -> None:
+    def put_mail(self, mails: Iterable[Mail], now: int) -> None:
         """What was sent to runs that wait for events: to each wait the first event that it can take."""
-        self.lifecycle.mail.wanted.difference_update(wanted)
         deliver_all(self.lifecycle, mails, now)
         self.lifecycle.at_run = 0
 

@@ -101,8 +101,8 @@ class WaitingRuns:
                     scheduler.lifecycle.mail.wanted.add(run)
                 elif self._mailed is not None:
                     self._mailed.add(run)
-        if wanted := list(scheduler.lifecycle.mail.wanted)[:MAX_WOKEN]:
-            scheduler.put_mail(wanted, await self._store.mail_ready(wanted), now)
+        if wanted := scheduler.lifecycle.mail.take_wanted(MAX_WOKEN):
+            scheduler.put_mail(await self._store.mail_ready(wanted), now)
         if asked := scheduler.lifecycle.cache.asked():
             await self._look_up(scheduler, asked, now)
 

@@ -115,8 +115,8 @@ def deliver(scheduler: Scheduler, model: Model, fresh: Iterable[Event], now: int
         if event.subject == "mail" and event.after == "sent":
             lifecycle.mail.wanted.update({event.run} if event.run else lifecycle.asleep)
     lifecycle.mail.wanted &= lifecycle.asleep.keys()
-    if wanted := set(lifecycle.mail.wanted):
-        scheduler.put_mail(wanted, mail_ready(model, wanted), now)
+    if wanted := lifecycle.mail.take_wanted(len(lifecycle.mail.wanted)):
+        scheduler.put_mail(mail_ready(model, wanted), now)
     for clear in model.clears:
         lifecycle.cache.clear(*clear)
     model.clears.clear()
