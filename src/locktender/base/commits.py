@@ -13,6 +13,7 @@ from msgspec.structs import fields
 
 from locktender.base.changes import Bucket, CachedResult, Linger, Order, Reservation, TaskRow
 from locktender.base.events import Change
+from locktender.base.model import RunRow
 from locktender.base.states import TaskState
 
 
@@ -201,6 +202,9 @@ class Commit(msgspec.Struct):
     reprioritised: list[tuple[int, int]] = []
     """(queued run, new priority)"""
     events: list[RunEvents] = []
+    as_carried: list[RunRow] = []
+    """Queued runs that start or end with it and were not read: as the notifications of their submissions had them.
+    Nothing of the commit is written where a stored row is different."""
     own_ends: bool = False
     """Attempts of the leader's own process end with it: no other process has written how."""
 

@@ -202,7 +202,7 @@ class ChangeReader:
         elif request.kind == "reprioritise" and row.state == RunState.QUEUED:
             row = await blob_values.open_values(self._store, row)
             scheduler.reprioritise(row, request.priority or 0)
-            self._queue.moved(row.lane)
+            self._queue.moved(row)
         scheduler.lifecycle.at_run = 0
 
 

@@ -118,7 +118,7 @@ class Leader:
         if told.look or not known or any(map(known.ledger.workers.awaits_answer, told.accepted_by)):
             self.wake()
         elif told.queued or told.mailed:
-            self._queue.notified(told.queued)
+            self._queue.notified(told.queued, told.carried)
             self._waits.notified(told.mailed, known, is_behind=self._foreign)
             self._awake.set()
 
@@ -317,8 +317,8 @@ class Leader:
         cycle = scheduler.cycle(now)
         if not self._changes.more:
             self._questions.answer(scheduler, now)
-        for gone in (*cycle.commit.runs_started, *cycle.commit.runs_ended):
-            self._queue.left(gone.run)
+        gone = (*cycle.commit.runs_started, *cycle.commit.runs_ended)
+        cycle.commit.as_carried = self._queue.leave(each.run for each in gone)
         for _, wake_at in cycle.commit.runs_waiting:
             self._waits.wait_for(wake_at)
         ends, self._taken = self._taken, []

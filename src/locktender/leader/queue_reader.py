@@ -65,6 +65,10 @@ class QueueReader:
         self._new: list[int] = []
         self._named: list[int] = []
         """Runs that were submitted, as a notification says."""
+        self._carried: dict[int, RunRow] = {}
+        """Rows of some of them, as the notification has them."""
+        self._unchecked: dict[int, RunRow] = {}
+        """Such rows that the scheduler has: the commit that starts or ends their runs compares them."""
         self._known: set[int] = set()
         """Those of them that were read, and whose events were not yet."""
         self._rows: dict[int, RunRow] = {}
@@ -82,10 +86,11 @@ class QueueReader:
             self._lanes.setdefault(lane, LaneCursor(set()))
             self._stale.add(lane)
 
-    def moved(self, lane: int) -> None:
-        """A run gets another place in this lane, perhaps before those that are held."""
-        self._lanes.setdefault(lane, LaneCursor(set()))
-        self._moved.add(lane)
+    def moved(self, row: RunRow) -> None:
+        """A run, whose row was read, gets another place in its lane, perhaps before those that are held."""
+        self._unchecked.pop(row.seq, None)
+        self._lanes.setdefault(row.lane, LaneCursor(set()))
+        self._moved.add(row.lane)
 
     async def reassign_lanes(self, term: int, read: Callable[[], None]) -> None:
         """Queued runs get the lanes that new limits ask for, in small batches beside the cycles.
@@ -101,9 +106,14 @@ class QueueReader:
         except LocktenderError as error:
             log.warning("failed to reassign queue lanes: %s", error)
 
-    def notified(self, runs: Iterable[int]) -> None:
-        """These runs were just submitted: their rows are read before the history tells of them."""
+    def notified(self, runs: Iterable[int], carried: Iterable[RunRow] = ()) -> None:
+        """These runs were just submitted: their rows are read before the history tells of them.
+
+        `carried`: rows of some of them, which are used unread.
+        """
         self._named += runs
+        for row in carried:
+            self._carried.setdefault(row.seq, row)
 
     def history_read(self) -> None:
         """Everything was read of the history that was there when the last rows were."""
@@ -165,6 +175,15 @@ class QueueReader:
         elif not lane.held:
             del self._lanes[number]
 
+    def leave(self, runs: Iterable[int]) -> list[RunRow]:
+        """These runs start or end now. Of those whose rows were not read: what notifications said of them."""
+        unchecked: list[RunRow] = []
+        for run in runs:
+            self.left(run)
+            if (row := self._unchecked.pop(run, None)) is not None:
+                unchecked.append(row)
+        return unchecked
+
     @property
     def needs_reading(self) -> bool:
         return bool(self._stale or self._new or self._named)
@@ -194,8 +213,12 @@ class QueueReader:
                     self.left(gone)
             await self._put_all(scheduler, rows)
         if named:
-            for row in await self._store.arrivals(named):
-                await self._put_named(scheduler, row)
+            carried, self._carried = self._carried, {}
+            if unread := [run for run in named if run not in carried]:
+                for row in await self._store.arrivals(unread):
+                    await self._put_named(scheduler, row)
+            for row in carried.values():
+                await self._put_named(scheduler, row, unchecked=True)
         if self._stale:
             await self._read_on(scheduler)
         self._stale |= self._moved
@@ -203,12 +226,16 @@ class QueueReader:
         # What is left of them would be old in the next turn.
         self._rows, self._woken, self._woken_tasks, self._woken_mails = {}, {}, {}, []
 
-    async def _put_named(self, scheduler: Scheduler, row: RunRow) -> None:
+    async def _put_named(
+        self, scheduler: Scheduler, row: RunRow, *, unchecked: bool = False
+    ) -> None:
         if row.seq in self._lane_of or row.generation:
             return  # the history was read before the notification came, or tells of more
         self._known.add(row.seq)
         place = rank(scheduler.ledger.limits, row.priority, row.queued_at)
         if self._holds(row.seq, row.lane, place):
+            if unchecked:
+                self._unchecked[row.seq] = row
             await self._put(scheduler, row)
 
     async def _read_on(self, scheduler: Scheduler) -> None:
@@ -254,6 +281,7 @@ class QueueReader:
                     mails += await self._store.mail_ready(after)
                 scheduler.lifecycle.mail.put_ready(woken, mails)
             for row in several:
+                self._unchecked.pop(row.seq, None)
                 await self._put(scheduler, row, tasks.get(row.seq))
 
     async def _put(
@@ -269,8 +297,10 @@ class QueueReader:
         except Exception as error:
             if not is_fault(error):
                 raise
+            if self._unchecked.pop(row.seq, None) is not None:
+                self._new.append(row.seq)  # it is read: the notification may be wrong, not the run
             # One that the commit to come ends must not be held before that.
-            if row.seq not in scheduler.commit_builder.ended_runs:
+            elif row.seq not in scheduler.commit_builder.ended_runs:
                 self.fault(row, reason_of(error))
 
     async def put_begun(self, scheduler: Scheduler, row: RunRow) -> None:

@@ -37,6 +37,7 @@ from locktender.base.events import pack
 from locktender.base.limits import Limits
 from locktender.kernel.lanes import rank
 from locktender.store.admission import WAITING, WINDOW_SECONDS, capped, closing
+from locktender.store.carried_runs import compared, not_as_carried
 from locktender.store.decode import decode_tags, keeps_text
 from locktender.store.lanes import key_successors, let_go
 from locktender.store.postgres.composed_sql import (
@@ -111,6 +112,8 @@ async def commit(tx: PostgresSession, commit: Commit) -> Committed:
             )
         if found != version:
             await tx.limits(found)
+        elif long_way and commit.as_carried:
+            raise not_as_carried(commit)
         else:
             long_way = True
     raise StoreBusy("the limits changed during every try to write the cycle.", hint="Try again.")
@@ -136,11 +139,12 @@ def _fence(parts: Parts, commit: Commit, version: int, *, keys: bool) -> None:
     parts.add("now", alias="clock")
     ended = [] if keys else sorted(end.run for end in commit.runs_ended)
     previous = commit.previous
-    parts.add(
-        "cycle_fence",
-        *(commit.term, commit.cycle, previous, version, len(commit.events), keys, ended),
-        alias="fence",
-    )
+    params = commit.term, commit.cycle, previous, version, len(commit.events), keys, ended
+    if commit.as_carried:
+        rows = [compared(row) for row in commit.as_carried]
+        parts.add("cycle_fence_carried", *params, *columns(rows, len(rows[0])), alias="fence")
+    else:
+        parts.add("cycle_fence", *params, alias="fence")
 
 
 async def offer_again(tx: PostgresSession, offers: list[Order]) -> None:

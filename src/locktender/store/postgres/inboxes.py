@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from locktender.base.model import RunRow
+from locktender.store.carried_runs import read_carried
 from locktender.store.protocol import ChangeNotice, OfferNotice, RunsEnded
 
 MAX_ENDED_RUNS = 200
@@ -77,6 +79,7 @@ class ReceivedCommits:
         self._look = True
         self._accepted_by: set[str] = set()
         self._queued: list[int] = []
+        self._carried: list[RunRow] = []
         self._mailed: list[tuple[int, int]] = []
         self._outbox = False
         self._filled = asyncio.Event()
@@ -94,14 +97,16 @@ class ReceivedCommits:
         self._accepted_by.add(worker)
         self._filled.set()
 
-    def queued(self, parts: list[str]) -> None:
+    def queued(self, first: str = "", last: str = "", rows: str = "") -> None:
+        """Runs with these numbers and those between them; `rows`: what was carried of them."""
         try:
-            first, last = map(number_of, parts)
+            lowest, highest = number_of(first), number_of(last)
         except ValueError:
             self.look()
             return
-        if len(self._queued) + last - first < MAX_QUEUED_RUNS:
-            self._queued += range(first, last + 1)
+        if len(self._queued) + highest - lowest < MAX_QUEUED_RUNS:
+            self._queued += range(lowest, highest + 1)
+            self._carried += read_carried(lowest, highest, rows) if rows else ()
             self._filled.set()
         else:
             self.look()
@@ -130,10 +135,12 @@ class ReceivedCommits:
             tuple(self._queued),
             tuple(self._mailed),
             self._outbox,
+            tuple(self._carried),
         )
         self._look = self._outbox = False
         self._accepted_by.clear()
         self._queued.clear()
+        self._carried.clear()
         self._mailed.clear()
         self._filled.clear()
         return found

@@ -23,7 +23,8 @@ waits for the end of a run looks: there were too many to name.
 
 An acceptance names its worker (`ORIGIN accept WORKER`): the leader mostly reads it later,
 with the ends that follow. A submission of a few runs names the first and the last
-(`ORIGIN submit RUN RUN`): the leader reads those rows, and the history later. The same for
+(`ORIGIN submit RUN RUN`): the leader reads those rows, and the history later. Small rows are
+carried (`ORIGIN submit RUN RUN ROWS`, see `carried_runs.py`) and not read. The same as without for
 an event to a run: `ORIGIN mail RUN NUMBER`. A submission inside an application's transaction
 comes from the function that stores it: `application outbox`.
 """
@@ -355,7 +356,7 @@ class Listener:
         if verb == ACCEPT and len(parts) == 1:
             self._changes.accepted(parts[0])
         elif verb == SUBMIT:
-            self._changes.queued(parts)
+            self._changes.queued(*said.split(" ", 3)[1:])
         elif verb == MAIL:
             self._changes.mailed(parts)
         elif verb == OUTBOX:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from locktender.base.ids import MAX_RUNS
 from locktender.store.admission import TOTAL, Ceilings, Drained, counter_names
+from locktender.store.carried_runs import carried
 from locktender.store.history import CLIENT
 from locktender.store.postgres.composed_sql import Parts, columns
 from locktender.store.postgres.listener import SUBMIT
@@ -91,13 +92,14 @@ async def _submit(
         parts.add("quick_marks", *conditions, alias="marks")
         parts.add("quick_claim", len(runs), *lock, alias="claimed")
         parts.add("quick_fence", alias="fence")
-    _add_rows(parts, admission.plan(admission.signatures(), lanes), now)
+    plan = admission.plan(admission.signatures(), lanes)
+    _add_rows(parts, plan, now)
     sent = {name: body for each in submits for name, body in each.graphs.items()}
     if sent:
         parts.add("graph_add", sorted(sent), [sent[name] for name in sorted(sent)])
     if ceilings.added:
         parts.add("counter_admit", *columns(sorted(ceilings.added.items()), 2))
-    parts.add("quick_answer", *tx.hint(SUBMIT), len(runs))
+    parts.add("quick_answer", *tx.hint(SUBMIT), len(runs), carried(plan.runs))
     rows = await tx.compose(parts)
     if not rows:
         return None

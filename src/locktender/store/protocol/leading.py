@@ -157,6 +157,8 @@ class ChangeNotice(msgspec.Struct, frozen=True):
     """(run, number) of events that were sent to runs: the history need not be read for them."""
     outbox: bool = False
     """An application committed a submission: see `Outbox`."""
+    carried: tuple[RunRow, ...] = ()
+    """Rows of runs in `queued` as the notification has them: true only where a commit with them is written."""
 
 
 class Heads(msgspec.Struct, frozen=True):

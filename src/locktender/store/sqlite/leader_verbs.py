@@ -18,7 +18,9 @@ from locktender.base.ids import MAX_TERM
 from locktender.base.model import Failure
 from locktender.base.states import EXECUTING_RUNS, HOLDING, TERMINAL_RUNS, RunState
 from locktender.kernel.lanes import rank
+from locktender.store import decode
 from locktender.store.admission import TOTAL, WAITING, WINDOW_SECONDS, closing
+from locktender.store.carried_runs import compared, not_as_carried
 from locktender.store.decode import (
     asked_workers,
     decode_tags,
@@ -99,6 +101,11 @@ def commit(tx: SqliteSession, commit: Commit) -> Committed:
             field="previous",
             got=commit.previous,
         )
+    if commit.as_carried:
+        numbers = listed([row.seq for row in commit.as_carried])
+        stored = map(compared, decode.runs(tx.all("runs_queued_by_seq", numbers)))
+        if set(stored) != set(map(compared, commit.as_carried)):
+            raise not_as_carried(commit)
     _write_tasks(tx, commit)
     _write_runs(tx, commit, now)
     if commit.waits_opened or commit.waits_over or commit.mail_taken:

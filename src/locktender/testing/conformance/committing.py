@@ -3,10 +3,21 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from locktender.base.changes import Bucket, Order, Reservation, TaskRow
-from locktender.base.commits import NodeInput, RunEvents, RunMark, Silence, TaskEnd, TaskSave
+from locktender.base.clock import SECOND
+from locktender.base.commits import (
+    NodeInput,
+    RunEvents,
+    RunMark,
+    RunStart,
+    Silence,
+    TaskEnd,
+    TaskSave,
+)
+from locktender.base.errors import NotLeader
 from locktender.base.events import Change
 from locktender.base.ids import run_of, task_id
 from locktender.base.model import Request
@@ -282,6 +293,48 @@ class TestCommitting:
         # Advancing a run may be repeated: what is there stays as it is.
         await leader.commit(tasks_new=[each._replace(state="completed") for each in given])
         assert await store.tasks(run) == given
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"seq": 99},
+            {"id": "06gz88gvhazkygbnmnef7e14r0"},
+            {"graph": "other"},
+            {"params": b'{"x":"other"}'},
+            {"consts": b"[9]"},
+            {"tags": {"tenant": "b"}},
+            {"priority": 6},
+            {"queued_at": 1},
+            {"deadline_at": 1},
+            {"queue_timeout_us": None},
+        ],
+        ids=lambda wrong: next(iter(wrong)),
+    )
+    async def test_a_run_that_was_not_read_is_compared(
+        self, world: StoreScene, wrong: dict[str, object]
+    ) -> None:
+        """Nothing is written where a stored row is not what a notification said of it."""
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        given = msgspec.structs.replace(
+            new_run(), tags={"tenant": "a"}, priority=5, deadline_us=9 * SECOND, queue_timeout_us=7
+        )
+        [answer] = await submit(store, given)
+        [row] = await store.arrivals([answer.seq])
+        start = [RunStart(answer.seq, 5)]
+        events = [RunEvents(answer.seq, [Change("run", 0, "queued", "running")])]
+
+        told = msgspec.structs.replace(row, **wrong)
+        with pytest.raises(NotLeader):
+            await store.commit(leader.plan(runs_started=start, events=events, as_carried=[told]))
+        assert len(await changes_of(store, answer.seq)) == 1
+        assert await store.arrivals([answer.seq]) == [row]
+
+        await store.commit(leader.plan(runs_started=start, events=events, as_carried=[row]))
+        assert await changes_of(store, answer.seq) == [("new", "queued"), ("queued", "running")]
+        # It is queued no more, so no notification can be right about it.
+        with pytest.raises(NotLeader):
+            await store.commit(leader.plan(as_carried=[row], requests_done=[1]))
 
     async def test_each_accepted_task_is_told_what_its_own_step_shares(
         self, world: StoreScene

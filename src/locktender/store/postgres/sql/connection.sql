@@ -130,6 +130,37 @@ WHERE one AND term = $1 AND history = locktender.history_place()
     ))
 RETURNING seq
 
+-- name: cycle_fence_carried
+-- As `cycle_fence`, and these queued runs are what the notifications of their submissions said.
+UPDATE locktender.leader SET
+    cycle = $2,
+    seq = CASE WHEN $5::int > 0 THEN locktender.event_base() + $5 - 1 ELSE 0 END
+WHERE one AND term = $1 AND history = locktender.history_place()
+    AND cycle < $2 AND ($3::bigint = 0 OR cycle = $3) AND limits_version = $4
+    AND ($6 OR NOT EXISTS (
+        SELECT 1 FROM unnest($7::bigint[]) v (run) JOIN locktender.run r ON r.seq = v.run
+        WHERE r.key IS NOT NULL
+    ))
+    AND cardinality($8::bigint[]) = (
+        SELECT count(*) FROM unnest(
+            $8::bigint[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::bigint[],
+            $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bytea[], $20::bytea[], $21::text[]
+        ) v (
+            seq, id, kind, flow, graph, tags, priority, queued_at, deadline_at, queue_timeout_us,
+            dispatch_deadline_us, params, consts, trace
+        ) JOIN locktender.run r ON r.seq = v.seq
+        WHERE (r.state = 'queued') IS TRUE AND r.generation = 0 AND r.started_at = 0 AND r.key IS NULL
+            AND r.waits_for IS NULL AND r.verdict IS NULL
+            AND (
+                r.id, r.kind, r.flow, r.graph, r.tags, r.priority, r.queued_at, r.deadline_at, r.queue_timeout_us,
+                r.dispatch_deadline_us, r.params, r.consts, r.trace
+            ) IS NOT DISTINCT FROM (
+                v.id, v.kind, v.flow, v.graph, v.tags, v.priority, v.queued_at, v.deadline_at, v.queue_timeout_us,
+                v.dispatch_deadline_us, v.params, v.consts, v.trace
+            )
+    )
+RETURNING seq
+
 -- name: term_fence
 -- The fence of a leader's other verbs. A successor locks the row FOR UPDATE, so it waits for them.
 SELECT term FROM locktender.leader
@@ -674,8 +705,9 @@ SELECT fence.last + v.n AS run, v.body, v.n
 FROM fence, unnest($1::bigint[], $2::bytea[]) v (n, body)
 
 -- name: quick_answer
--- Behind which number they were counted, and the time. The notification names them.
-SELECT fence.last, clock.now, pg_notify($1, concat_ws(' ', $2::text, fence.last + 1, fence.last + $3::bigint))
+-- Behind which number they were counted, and the time. The notification names them, and carries small rows.
+SELECT fence.last, clock.now,
+    pg_notify($1, concat_ws(' ', $2::text, fence.last + 1, fence.last + $3::bigint, $4::text))
 FROM fence, clock
 
 -- name: mail_turn
