@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from locktender import RunFailed, StoreError, WaitTimeout, embedded_async, flow, step
+from locktender import RunFailed, StoreError, WaitTimeout, connect_async, embedded_async, flow, step
 from locktender.base.errors import SchemaTooNew
 from locktender.client import run_waiter
 from locktender.client.core import Core
 from locktender.client.guard import ClientClosed
 from locktender.client.retries import retry_runs
+from locktender.client.run import AsyncRun
 from locktender.store import retry
 from locktender.store.open import settings_for
 from locktender.store.retry import repeated
@@ -120,8 +121,9 @@ async def test_a_client_that_is_closed_meanwhile_says_so(url: Path):
         await repeating_
 
 
+@pytest.mark.parametrize("read_before", [True, False])
 async def test_a_wait_is_over_in_time_while_the_store_is_away(
-    url: Path, monkeypatch: pytest.MonkeyPatch
+    url: Path, monkeypatch: pytest.MonkeyPatch, read_before: bool
 ):
     async with embedded_async(url) as engine:
         await engine.limits.pause()
@@ -137,7 +139,7 @@ async def test_a_wait_is_over_in_time_while_the_store_is_away(
             monkeypatch.setattr(core.store, "run", away)
             return row
 
-        monkeypatch.setattr(core.store, "run", once)
+        monkeypatch.setattr(core.store, "run", once if read_before else away)
         monkeypatch.setattr(core.store, "run_states", away)
         # After it: the error of the store, a minute later.
         with pytest.raises(WaitTimeout, match="queued"):
@@ -168,8 +170,10 @@ async def test_a_wait_is_over_in_time_while_the_store_does_not_answer(
         async with asyncio.timeout(60):
             with pytest.raises(WaitTimeout, match="queued"):
                 await run.result(timeout="100ms")
+            with pytest.raises(WaitTimeout, match="queued"):
+                await run.result(timeout="100ms")  # it was submitted here
             with pytest.raises(StoreError, match="does not answer"):
-                await run.result(timeout="100ms")
+                await AsyncRun(core, run.id).result(timeout="100ms")
         monkeypatch.undo()
 
 
@@ -192,3 +196,19 @@ async def test_who_waits_with_a_closed_client_starts_nothing(url: Path):
     with pytest.raises(ClientClosed):
         await core.waiting.until_any([1], 60_000_000)
     assert core.waiting._watcher is None  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_a_run_that_ended_before_the_wait_needs_no_pause(
+    url: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A busy program begins to wait when the leader has long told it of the end."""
+    monkeypatch.setattr(run_waiter, "FIRST_READ_AFTER_SECONDS", 600.0)
+    monkeypatch.setattr(run_waiter, "NEW_US", 600_000_000)
+    async with embedded_async(url) as engine:
+        run = await engine.submit(failing)
+        other = await connect_async(str(url))
+        await (await other.runs.get(run.id)).wait(timeout="60s")
+        await other.close()
+        # The leader of this process has told it: another client has read the row since.
+        async with asyncio.timeout(60):
+            assert await run.wait() == "failed"

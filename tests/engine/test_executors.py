@@ -67,6 +67,15 @@ async def test_failure_carries_the_users_frames(kind: str, tmp_path: Path):
 
 
 @every
+async def test_a_body_that_raises_what_closes_a_coroutine_has_failed(kind: str, tmp_path: Path):
+    async with Harness(kind, tmp_path) as harness:
+        outcome = await harness.run("give_up", 1)
+
+        assert outcome.state == "failed"
+        assert harness.executor.free == 2
+
+
+@every
 async def test_timeout(kind: str, tmp_path: Path):
     async with Harness(kind, tmp_path) as harness:
         outcome = await harness.run("hang", timeout_us=50_000)

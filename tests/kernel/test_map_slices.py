@@ -10,14 +10,15 @@ from tests.support.worlds import (
     numbers,
     run_row,
     settle,
+    step,
     worker_row,
     world,
 )
 
-from locktender.base.changes import End
+from locktender.base.changes import End, TaskRow
 from locktender.base.clock import MILLISECOND
 from locktender.base.graph import Graph
-from locktender.base.ids import run_of
+from locktender.base.ids import run_of, task_id
 from locktender.base.limits import Limits
 from locktender.base.states import RunState, TaskState
 from locktender.kernel.commit_builder import Cycle
@@ -30,6 +31,7 @@ NOW = 10**15
 HELD_BACK_US = Defaults().hold_back_us
 NEXT = ITEMS_PER_CYCLE // NEXT_SHARE
 MANY = 5_000
+FAILED = b'{"type":"Boom","message":"x","retryable":false}'
 
 
 def leader(flow: Graph, permits: int, **more: Graph) -> Scheduler:
@@ -100,12 +102,13 @@ def test_the_store_s_clock_was_set_back():
 
 
 def test_a_run_of_lower_priority_does_not_come_between():
-    scheduler = leader(graph(items()), permits=1_000)
+    permits = 700  # a cycle asks for no more items than that, so that other runs start in it, too
+    scheduler = leader(graph(items()), permits=permits)
     scheduler.put_head(run_row(1, consts=numbers(MANY), priority=5))
     scheduler.put_head(run_row(2, consts=numbers(50)))
     running = [task for cycle in settled(scheduler) for task in cycle.starts]
     while scheduler.lifecycle.tasks and any(task.run.seq == 1 for task in running):
-        assert {task.run.seq for task in running} == {1} or len(running) < 1_000
+        assert {task.run.seq for task in running} == {1} or len(running) < permits
         end(scheduler, running)
         running = [task for cycle in settled(scheduler) for task in cycle.starts]
     assert {task.run.seq for task in running} <= {2}
@@ -127,13 +130,50 @@ def test_items_asked_for_late_stay_before_a_younger_run():
     assert {task.run.seq for task in running} == {2}
 
 
+@pytest.mark.parametrize("permits", [-1, 1_000])
+def test_a_step_of_another_run_starts_beside_a_long_map(permits: int):
+    """There are permits for both, and bodies end as fast as they start: no gate blocks it."""
+    scheduler = leader(graph(items()), permits, other=graph(step(), flow="other"))
+    scheduler.put_head(run_row(1, consts=numbers(50_000)))
+    running = scheduler.cycle(NOW).starts
+    for _ in range(3):
+        end(scheduler, running)
+        running = scheduler.cycle(NOW).starts
+    scheduler.put_head(run_row(2, flow="other", graph="other", queued_at=NOW + 1))
+    end(scheduler, running)
+    assert 2 in {task.run.seq for task in scheduler.cycle(NOW + 1).starts}
+
+
+def test_a_cycle_asks_for_a_bounded_number_of_items():
+    """However many runs hold items back."""
+    scheduler = leader(graph(items()), permits=10)
+    for run in range(1, 201):
+        scheduler.put_head(run_row(run, consts=numbers(2_000)))
+    most = Limits().max_starts_per_cycle
+    assert max(len(cycle.commit.tasks_new) for cycle in settled(scheduler)) < most + ITEMS_PER_CYCLE
+
+
+def test_a_retried_map_asks_for_its_items_in_slices():
+    """It has rows already, none of which says when it was opened."""
+    scheduler = leader(graph(items()), permits=10)
+    rows = [
+        TaskRow(task_id(1, n), 0, n, TaskState.FAILED, 1, tries=9, error=FAILED, requested_at=NOW)
+        for n in range(MANY)
+    ]
+    scheduler.put_head(run_row(1, consts=numbers(MANY), generation=1), rows=rows)
+    settled(scheduler)
+    assert len(scheduler.lifecycle.tasks) == MANY
+
+
+@pytest.mark.parametrize("waited_us", [100 * MILLISECOND, 2_500 * MILLISECOND])
 @pytest.mark.parametrize("takes_over", [False, True])
-def test_the_order_survives_a_new_leader(takes_over: bool):
-    made = world(took=20 * MILLISECOND, permits={"async": 10})
+def test_the_order_survives_a_new_leader(takes_over: bool, waited_us: int):
+    """Before and after all items were asked for."""
+    made = world(took=40 * MILLISECOND, permits={"async": 2})
     older = made.submit(graph(items()), consts=numbers(600)).seq
     made.run(until=made.now + 100 * MILLISECOND)
     younger = made.submit(graph(items()), consts=numbers(300)).seq
-    made.run(until=made.now + 100 * MILLISECOND)
+    made.run(until=made.now + waited_us)
     if takes_over:
         made.lead()
     settle(made)
@@ -169,6 +209,15 @@ def test_a_cancelled_run_ends_with_the_items_held_back():
     *_, last = settled(scheduler)
     assert [(each.run, each.state) for each in last.commit.runs_ended] == [(1, RunState.CANCELLED)]
     assert not scheduler.lifecycle.tasks
+
+
+def test_the_audit_knows_the_age_of_items_asked_for_late():
+    """They may start before a younger task that needs two slots, however often."""
+    made = world(took=20 * MILLISECOND, permits={"async": 100}, rules={("pool", "p"): {"limit": 4}})
+    made.submit(graph(items(pools=needs(p=1)), flow="a"), consts=numbers(1_200))
+    made.run(until=made.now + 300 * MILLISECOND)
+    made.submit(graph(step(pools=needs(p=2)), flow="b"))
+    settle(made)
 
 
 def test_every_item_starts_once():

@@ -66,6 +66,17 @@ async def double_async(value: int) -> int:
     return 2 * value
 
 
+@body()
+def give_up(value: int) -> int:
+    raise GeneratorExit(value)
+
+
+@body()
+async def give_up_async(value: int) -> int:
+    await asyncio.sleep(0)
+    raise GeneratorExit(value)
+
+
 @body(retry_on=(OSError,))
 def fail() -> None:
     leave_a_file()

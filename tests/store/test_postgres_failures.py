@@ -15,6 +15,7 @@ from tests.support.postgres_proxy import Proxy
 
 from locktender.base.changes import End, Order, TaskRow
 from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.commits import NodeInput
 from locktender.base.errors import DataRefused, RoleRefused, SchemaTooNew, StoreBusy, StoreError
 from locktender.base.ids import task_id
 from locktender.base.states import TaskState
@@ -250,6 +251,40 @@ async def test_nothing_outlasts_a_transaction_behind_a_pooler(
         )
         assert settings == []
     assert forgotten > 15
+
+
+async def test_statements_through_a_pooler_are_planned_as_others_are(postgres_url: str) -> None:
+    """Row by row, by index: so rows are locked in the order of their ids."""
+    async with opened(with_options(postgres_url, pooled="true", listen="off")) as store:
+        for name in ("enable_hashjoin", "enable_mergejoin", "enable_seqscan"):
+            asked = f"SELECT current_setting('{name}')"
+            [[found]] = await store._read(lambda tx, asked=asked: tx.fetch(asked))
+            assert found == "off"
+
+
+async def test_what_a_step_shares_is_read_once(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the first of its tasks has a large argument of its own."""
+    named: list[str] = []
+    read = PostgresSession.all
+
+    async def noting(self: PostgresSession, name: str, *params: Any) -> list[Any]:
+        rows = await read(self, name, *params)
+        named.extend([name] * len(rows))
+        return rows
+
+    leader, run, pairs = await offered(store, tasks=500)
+    await leader.commit(node_inputs=[NodeInput(run, 0, b'"' + b"x" * 5_000 + b'"')])
+    async with connected(store.options.dsn) as conn:
+        await conn.execute(
+            "UPDATE locktender.task SET input = $1 WHERE id = $2", b"1" * 50_000, pairs[0][0]
+        )
+    monkeypatch.setattr(PostgresSession, "all", noting)
+    started = await store.accept(Accept("w1", pairs))
+    assert [(each.task, each.token) for each in started] == sorted(pairs)
+    assert {len(each.shared or b"") for each in started} == {5_002}
+    assert named.count("tasks_accepted") == 1
 
 
 async def test_nobody_listens_through_a_pooler(

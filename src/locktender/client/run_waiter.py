@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -55,8 +56,11 @@ PAUSE_PER_WAITER_SECONDS = 0.000_005
 
 
 NEW_US = MILLISECOND
-FIRST_READ_AFTER_SECONDS = 0.05
-"""The state of a run that was submitted less than `NEW_US` ago is first read after this time."""
+"""A run that was submitted a shorter time ago can hardly have ended."""
+FIRST_READ_AFTER_SECONDS = 0.02
+"""The state of such a run is first read after this time."""
+MAX_UNCLAIMED = 1_000
+"""Ended runs without a waiter that are remembered: a busy program may begin to wait after the end."""
 
 
 class RunSubmission(NamedTuple):
@@ -74,6 +78,7 @@ class RunWaiter:
         self._guard = guard
         self._clock = SystemClock()
         self._waiters: dict[int, list[asyncio.Event]] = {}
+        self._unclaimed: deque[int] = deque(maxlen=MAX_UNCLAIMED)
         self._watcher: asyncio.Task[None] | None = None
         self._stirred_at = 0.0
         """When a wait last began, or its run ended, by the loop's clock."""
@@ -106,18 +111,22 @@ class RunWaiter:
                     row = await self._row_again(run_id)
                 return row
         except TimeoutError:
-            row = await self._last_row(run_id, row)
-            if row.state in TERMINAL_RUNS:
+            row = await self._last_row(run_id, row, submission)
+            if row is not None and row.state in TERMINAL_RUNS:
                 return row
-            raise goes_on(row.id, row.state, timeout_us) from None
+            state = RunState.QUEUED if row is None else row.state
+            raise goes_on(run_id, state, timeout_us) from None
 
-    async def _last_row(self, run_id: str, known: RunRow | None) -> RunRow:
-        """The row when the time is over: as it is now, or as it was last read where the store does not answer."""
+    async def _last_row(
+        self, run_id: str, known: RunRow | None, submission: RunSubmission | None
+    ) -> RunRow | None:
+        """The row when the time is over. Where the store does not answer, as it was last read; None: never, since
+        it was submitted here."""
         try:
             async with asyncio.timeout(LAST_READ_SECONDS):
                 return await self._row(run_id)
         except (StoreError, TimeoutError) as error:
-            if known is not None:
+            if known is not None or submission is not None:
                 return known
             if isinstance(error, StoreError):
                 raise
@@ -138,6 +147,8 @@ class RunWaiter:
         self._waiters.setdefault(seq, []).append(woken)
         self._watch()
         try:
+            if is_new and seq in self._unclaimed:
+                return
             if is_new:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(FIRST_READ_AFTER_SECONDS):
@@ -202,9 +213,13 @@ class RunWaiter:
     def _wake(self, runs: Iterable[int]) -> None:
         """These runs have ended."""
         for run in runs:
-            for woken in self._waiters.get(run, ()):
+            waiters = self._waiters.get(run)
+            if waiters is None:
+                self._unclaimed.append(run)
+                continue
+            for woken in waiters:
                 woken.set()
-                self._stirred_at = asyncio.get_running_loop().time()
+            self._stirred_at = asyncio.get_running_loop().time()
 
     def _wake_all(self) -> None:
         for waiters in self._waiters.values():

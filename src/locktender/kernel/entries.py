@@ -84,7 +84,8 @@ class RunEntry:
         self.pending: dict[int, TaskRow] = {}
         """Of a retried run: rows of earlier tries that were neither requested nor skipped again yet."""
         self.opened: dict[int, int] = {}
-        """When each map was opened whose items are asked for in slices, by node: they stand in line by it."""
+        """When each map over a list was opened, by node: items that are asked for later stand in line by it.
+        Empty for a retried run."""
         self.files: dict[int, list[int]] = {}
         """Of a sequential flow: items of each map that are not terminal, by node, as a heap of their ids."""
         self.lanes: dict[tuple[int, tuple[tuple[str, int], ...]], Lane[TaskEntry]] = {}

@@ -104,7 +104,8 @@ class Lifecycle:
         for node, idx, ordinal in advance.reserved:
             row = self.commit_builder.reserve(run.seq, node, idx, ordinal, now)
             run.pending[row.id] = row
-            run.opened[node] = now
+            if not run.row.generation:
+                run.opened[node] = now
         for skipped in advance.skips:
             self._skip_new(run, skipped, now)
         for asked in advance.requests:

@@ -9,10 +9,17 @@ the instant at which the map was opened: a younger run does not come between.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import Final
+
 from locktender.base.graph import starts_in_order
 from locktender.kernel.dag import RunGraph
 from locktender.kernel.entries import RunEntry
 from locktender.kernel.lifecycle import Lifecycle
+from locktender.kernel.node_state import NodeState
+
+ASKED_SHARE: Final = (3, 4)
+"""Of the starts that a cycle may make, so many may be of items that are asked for in it."""
 
 
 class MapSlices:
@@ -20,36 +27,55 @@ class MapSlices:
         self._lifecycle = lifecycle
         self._expanding = lifecycle.expanding
         self._hold_back_us = lifecycle.defaults.hold_back_us
+        self._held: dict[int, set[int]] = {}
+        """Run → its maps that hold items back in this cycle."""
+        self._left = 0
+        """Items that may still be asked for in this cycle: other runs start in it, too."""
 
     def begin_cycle(self, now: int) -> None:
         """Ask for further items. A run that has more after that comes behind the others."""
+        starts = self._lifecycle.ledger.limits.max_starts_per_cycle
+        self._left = max(1, starts * ASKED_SHARE[0] // ASKED_SHARE[1])
+        self._held.clear()
         for run, since in list(self._expanding.values()):
             graph = self._lifecycle.run_graphs.get(run.seq)
             if graph is None:
                 del self._expanding[run.seq]
                 continue
-            held_back = self._held_back(run, graph, since, now)
+            held_back = self._held[run.seq] = self._held_back(run, graph, since, now)
             for node in held_back:
                 self.ask_if_none_waits(run, node, now)
             due = [node for node in graph.backlog.maps if node not in held_back]
             if due and self._lifecycle.budget.left > 0:
                 del self._expanding[run.seq]
-                self._lifecycle.at_run = run.seq
-                self._lifecycle.apply(run, graph.go_on(graph.backlog.items(due)), now)
+                self._ask(run, graph, graph.backlog.items(due), now)
                 if run.seq in self._expanding:
                     self._expanding[run.seq] = run, since
         self._lifecycle.at_run = 0
 
     def ask_if_none_waits(self, run: RunEntry, node: int, now: int) -> None:
         """If none of a map's items waits any more, the next ones stand in line before others start."""
-        if run.waiting.get(node) or run.seq not in self._expanding:
+        if self._left <= 0 or run.waiting.get(node) or run.seq not in self._expanding:
             return
         graph = self._lifecycle.run_graphs[run.seq]
-        if node in graph.backlog.maps:
-            self._lifecycle.at_run = run.seq
-            self._lifecycle.apply(run, graph.go_on([graph.backlog.next_items(node)]), now)
+        if run.seq not in self._held:  # it was opened in this cycle
+            self._held[run.seq] = self._held_back(run, graph, now, now)
+        if node in graph.backlog.maps and node in self._held[run.seq]:
+            self._ask(run, graph, [graph.backlog.next_items(node)], now)
             if not graph.backlog.maps:
                 self._expanding.pop(run.seq, None)
+
+    def _ask(
+        self,
+        run: RunEntry,
+        graph: RunGraph,
+        items: Iterable[tuple[NodeState, Sequence[int]]],
+        now: int,
+    ) -> None:
+        asked = list(items)
+        self._left -= sum(len(indexes) for _, indexes in asked)
+        self._lifecycle.at_run = run.seq
+        self._lifecycle.apply(run, graph.go_on(asked), now)
 
     def unfinished(self, now: int) -> bool:
         """Whether the next cycle has items to ask for, whatever happens until then."""
@@ -81,7 +107,7 @@ class MapSlices:
         return {
             node
             for node in graph.backlog.maps
-            if not graph.steps[node].closed and self._needs_alike(run, node)
+            if node in run.opened and not graph.steps[node].closed and self._needs_alike(run, node)
         }
 
     def _needs_alike(self, run: RunEntry, node: int) -> bool:

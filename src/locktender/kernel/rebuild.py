@@ -19,6 +19,7 @@ from locktender.base.graph import Graph, needs_of, outputs, templates
 from locktender.base.model import RUN_AGAIN, RunRow
 from locktender.base.states import RunState, TaskState
 from locktender.kernel import render
+from locktender.kernel.dag import RunGraph
 from locktender.kernel.entries import RunEntry, TaskEntry
 from locktender.kernel.lifecycle import Lifecycle, failure_of
 from locktender.kernel.node_state import PLAIN, SLICE, UNNEEDED, Existing
@@ -75,10 +76,10 @@ def restore_run(
         ordinal = ids.ordinal_of(task.id)
         if task.state == TaskState.PENDING:
             run.pending[task.id] = task
-            if task.requested_at:  # else of an earlier try
-                run.opened[task.node] = task.requested_at
+            _note_opened(run, run_graph, task)
             existing.append(_again(task))
             continue
+        _note_opened(run, run_graph, task)
         final = task.state in (TaskState.COMPLETED, TaskState.CANCELLED, TaskState.SKIPPED)
         if not final:
             entry = _entry(run, task)
@@ -103,6 +104,14 @@ def restore_run(
     if row.verdict is not None and row.seq in lifecycle.run_graphs:
         lifecycle.wind_down(run, now, force=False)
     lifecycle.close_if_finished(run, now)
+
+
+def _note_opened(run: RunEntry, graph: RunGraph, task: TaskRow) -> None:
+    """A map over a list was opened when its first items were asked for."""
+    step = graph.steps[task.node]
+    if task.requested_at and step.mapped and step.source is None and not run.row.generation:
+        known = run.opened.get(task.node, task.requested_at)
+        run.opened[task.node] = min(known, task.requested_at)
 
 
 def start_again(lifecycle: Lifecycle, run: RunEntry, rows: Sequence[TaskRow], now: int) -> None:

@@ -44,7 +44,7 @@ from locktender.observe.time_pieces import (
 
 _NO_WORKER: Final = "worker"
 _ITS_OWN: Final = frozenset({WORK, HAND_OFF, LOST, OFFER, BACK_OFF, SEQUENTIAL})
-"""What keeps one task and none of those behind it."""
+"""Time that delays one task and not the items behind it."""
 _LOST: Final = frozenset({TaskState.ABANDONED, TaskState.HANDED_BACK})
 _AGAIN: Final = frozenset({*TERMINAL_RUNS, RunState.HELD})
 
@@ -212,10 +212,11 @@ class _Reader:
             yield from in_order(until - queued, until, filled(waits, queued, HAND_OFF))
 
     def _between(self, start: int, end: int, others: Sequence[TaskTimes] = ()) -> list[Piece]:
-        """A time in which no task of the path stood anywhere. `others`: what they waited for held it up."""
+        """A time in which no task of the path stood anywhere. `others`: their waits at gates explain it."""
         if end < start:
             return [Piece(CLOCK, end - start)]
         rest = self._nobody(start, end)
+        others = () if rest == LEADER else others
         pieces: list[Piece] = []
         for each in disjoint(_waits(others, start, end), start, end):
             pieces += (Piece(what or rest, us) for what, us in self._overlaps(start, each.start))
@@ -348,16 +349,30 @@ class _Reader:
         for task in tasks:
             by_node.setdefault(task.node, []).append(task)
         at, task = self._end, self._last(tasks)
-        others: list[TaskTimes] = []
+        others: Sequence[TaskTimes] = ()
         while task is not None:
             path.append((None, self._between(task.end, at, others)))
             path.append((task, task.pieces))
             task.critical = True
-            at, others = task.start, by_node[task.node] if task.index > 0 else []
+            at, others = task.start, self._held_up_by(task, by_node[task.node])
             task = self._before(task, by_node)
         path.append((None, self._between(self._start, at, others)))
         path.reverse()
         return [(task, pieces) for task, pieces in path if pieces or task is not None]
+
+    def _held_up_by(self, task: TaskTimes, items: Sequence[TaskTimes]) -> Sequence[TaskTimes]:
+        """The items of its map, if it was asked for late because those before it had not started."""
+        node = self._nodes[task.node] if 0 <= task.node < len(self._nodes) else None
+        if task.index <= 0 or node is None or self._source_of(node) >= 0:
+            return ()
+        return items if task.start > min(each.start for each in items) else ()
+
+    def _source_of(self, node: Node) -> int:
+        """The map that it follows item by item; -1: none."""
+        if isinstance(node.over, Output) and self._nodes[node.over.node].over is not None:
+            others = needs_of(msgspec.structs.replace(node, over=None))
+            return -1 if node.over.node in others else node.over.node
+        return -1
 
     def _last(self, tasks: list[TaskTimes]) -> TaskTimes | None:
         """The one that ended last; of a run that goes on, the one that is open for longest."""
@@ -391,12 +406,7 @@ class _Reader:
             yield from (other for others in by_node.values() for other in others)
             return
         nodes = set(range(task.node)) if self._sequential else needs_of(node)
-        chained = -1
-        if isinstance(node.over, Output) and self._nodes[node.over.node].over is not None:
-            others = needs_of(msgspec.structs.replace(node, over=None))
-            chained = (
-                -1 if node.over.node in others else node.over.node
-            )  # item i needs item i alone
+        chained = self._source_of(node)  # item i needs item i alone
         for index in nodes:
             for other in by_node.get(index, ()):
                 if index != chained or other.index == task.index or self._sequential:

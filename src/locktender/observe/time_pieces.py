@@ -38,7 +38,7 @@ class TimeSpan(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """While the whole run waited."""
+    """While a run or a task waited, and what for."""
 
     start: int
     end: int

@@ -34,10 +34,10 @@ LOOKED_UP_AT_ONCE: Final = 1_000
 Kind = tuple[tuple[tuple[str, int], ...], Executor, tuple[tuple[str, str], ...]]
 
 
-def rank(priority: int, requested_at: int, task: int, age_boost_us: int) -> Rank:
+def rank(priority: int, since: int, task: int, age_boost_us: int) -> Rank:
     if age_boost_us:
-        return 0, requested_at - priority * age_boost_us, task
-    return -priority, requested_at, task
+        return 0, since - priority * age_boost_us, task
+    return -priority, since, task
 
 
 class WaitingGroup:
@@ -76,7 +76,7 @@ class WaitingLines:
         group = self._groups.get(place)
         if group is None:
             group = self._groups[place] = WaitingGroup(task.run, plan, needs)
-        key = rank(task.run.priority, task.requested_at, task.id, self.age_boost_us)
+        key = rank(task.run.priority, task.in_line_since, task.id, self.age_boost_us)
         head = group.members[0] if group.members else None
         insort(group.members, key)
         group.tasks[task.id] = task, key
@@ -213,7 +213,7 @@ class Bypass(Rule):
         used = dict[str, int]()
         for event, task in self.world.grants:
             # The earliest request: an offer that was withdrawn keeps its place in the order.
-            key = rank(task.run.priority, task.requested_at, task.id, boost)
+            key = rank(task.run.priority, task.in_line_since, task.id, boost)
             starts.append((key, event, task))
             for pool, slots in task.pools.items():
                 used[pool] = used.get(pool, self.world.used.get(pool, 0)) - slots

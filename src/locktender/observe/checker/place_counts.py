@@ -7,14 +7,8 @@ that has started counts until it ends or is held, whether it has a place or not.
 from __future__ import annotations
 
 from locktender.base.events import Event
-from locktender.observe.checker.state import (
-    EXECUTING,
-    CheckedRun,
-    InForce,
-    TagSlot,
-    add_to,
-    enrol,
-)
+from locktender.observe.checker.limits_in_force import InForce, TagSlot
+from locktender.observe.checker.state import EXECUTING, CheckedRun, add_to, enrol
 
 
 class PlaceCounts:

@@ -25,18 +25,18 @@ from locktender.base.version import installed
 from locktender.observe.checker.admission import Doubt
 from locktender.observe.checker.bypass import WaitingGroup, WaitingLines
 from locktender.observe.checker.history import GraphPlan, Rejection, Violation
+from locktender.observe.checker.limits_in_force import InForce
 from locktender.observe.checker.state import (
     CheckedRun,
     CheckedTask,
     CheckedWorker,
     HistoryCommit,
-    InForce,
     Released,
     SeenRuns,
     UseCount,
 )
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """To be raised with every change of what the checker's state means."""
 
 _OBJECTS: Final[dict[str, type[Any]]] = {

@@ -1,17 +1,14 @@
-"""The checker's records: commits, the limits in force, and runs, tasks and workers as the history shows them."""
+"""The checker's records: commits, and runs, tasks and workers as the history shows them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
 from locktender.base.events import Event
-from locktender.base.limits import Fair, Limits, PoolRule, Rate, TagRule
 from locktender.base.states import ENDED_RUNS, EXECUTING_RUNS, HOLDING, NEW, RunState, TaskState
 from locktender.observe.checker.history import GraphPlan, NodePlan
+from locktender.observe.checker.limits_in_force import TagSlot
 
 
 class Released(NamedTuple):
@@ -50,114 +47,6 @@ def commit_of(event: Event) -> HistoryCommit:
     return HistoryCommit(event.seq, event.at, event.term, event.cycle, event.actor)
 
 
-_KNOBS = frozenset(
-    {
-        "age_boost_us",
-        "max_bypass",
-        "max_starts_per_cycle",
-        "max_waiting",
-        "placement",
-        "strict_pools",
-        "topic_retention_us",
-    }
-)
-_DEFAULTS = Limits()
-
-TagSlot = tuple[str, str | None]
-"""A tag's key with one value, or with None for all runs that carry the key."""
-
-
-class InForce:
-    """Rules by kind and name. Before any limit event the defaults of `Limits` hold."""
-
-    def __init__(self) -> None:
-        self.pools: dict[str, PoolRule] = {}
-        self.tags: dict[str, TagRule] = {}
-        self.flows: set[str] = set()
-        """Paused."""
-        self.runs: dict[str, int] = {}
-        """Paused: id → number."""
-        self.regimes: dict[str, int] = {}
-        """Per pool rule: how often its rate was changed. A rate is promised within one regime."""
-        self._rates: dict[str, Rate | None] = {}
-        self.start_term()
-
-    def start_term(self) -> None:
-        """A new leader restates every rule: one that it does not name is not in force any more."""
-        self.pools.clear()
-        self.tags.clear()
-        self.flows.clear()
-        self.runs.clear()
-        self._by_slot: dict[TagSlot, list[TagRule]] | None = None
-        # The struct is frozen, its mapping of pools is ours: pool rules change without a copy.
-        self.limits: Limits = msgspec.structs.replace(_DEFAULTS, pools=self.pools)
-
-    def apply(self, event: Event) -> None:
-        """Raises `msgspec.ValidationError`, `KeyError` or `ValueError` for a rule that cannot be read."""
-        data = event.data
-        kind, name, rule = data["kind"], data.get("name", ""), data.get("rule")
-        match kind:
-            case "pool":
-                self._set_pool(name, None if rule is None else msgspec.convert(rule, PoolRule))
-            case "tag":
-                self._by_slot = None
-                if rule is None:
-                    self.tags.pop(name, None)
-                else:
-                    self.tags[name] = msgspec.convert(rule, TagRule)
-            case "runs":
-                given: dict[str, Any] = rule or {}
-                self._replace(
-                    max_concurrent_runs=given.get("limit", _DEFAULTS.max_concurrent_runs),
-                    runs_paused=given.get("paused", False),
-                )
-            case "active":
-                given = rule or {}
-                self._replace(max_active=given.get("limit", _DEFAULTS.max_active))
-            case "fair":
-                self._replace(fair=None if rule is None else msgspec.convert(rule, Fair))
-            case "engine" if name in _KNOBS:
-                self._replace(**{name: getattr(_DEFAULTS, name) if rule is None else rule["value"]})
-            case "flow":
-                (self.flows.discard if rule is None else self.flows.add)(name)
-            case "run":
-                self.runs.pop(name, None)
-                if rule is not None:
-                    self.runs[name] = rule["run"]
-            case _:
-                raise ValueError(f"unknown limit {kind}:{name}")
-
-    def _set_pool(self, name: str, rule: PoolRule | None) -> None:
-        rate = None if rule is None else rule.rate
-        if self._rates.get(name) != rate:
-            self._rates[name] = rate
-            self.regimes[name] = self.regimes.get(name, 0) + 1
-        if rule is None:
-            self.pools.pop(name, None)
-        else:
-            self.pools[name] = rule
-
-    def _replace(self, **fields: Any) -> None:
-        self.limits = msgspec.structs.replace(self.limits, **fields)
-
-    def regime(self, pool: str) -> tuple[str, int]:
-        """Which rule sets the pool's rate, and how often that rule has set another one."""
-        name = pool if pool in self.pools else f"{pool.partition('[')[0]}[*]"
-        return name, self.regimes.get(name, 0)
-
-    def tag_rules(self, tags: Mapping[str, str]) -> Iterator[tuple[TagRule, TagSlot]]:
-        """The rules that concern a run with `tags`, each with what it counts."""
-        if self._by_slot is None:
-            self._by_slot = {}
-            for rule in self.tags.values():
-                self._by_slot.setdefault((rule.key, rule.value), []).append(rule)
-        for key, value in tags.items():
-            for rule in self._by_slot.get((key, None), ()):
-                yield rule, (key, value if rule.per_value else None)
-            for rule in self._by_slot.get((key, value), ()):
-                yield rule, (key, value)
-
-
 NOTHING: Final[frozenset[int]] = frozenset()
 """One for all: an empty set of its own takes 216 bytes."""
 OPEN: Final = 0
@@ -186,13 +75,23 @@ HOLDING_TASKS: Final = frozenset(state.value for state in HOLDING)
 RUN_ENDS: Final = frozenset(state.value for state in ENDED_RUNS)
 EXECUTING: Final = frozenset(state.value for state in EXECUTING_RUNS)
 WAITING: Final = RunState.WAITING.value
+_WAITING_TASKS: Final = (TaskState.REQUESTED, TaskState.SCHEDULED)
 ACTIVE: Final = EXECUTING | {RunState.QUEUED.value, RunState.HELD.value}
 
 
 class UseCount:
     """The tasks of one node of one run, counted by standing."""
 
-    __slots__ = ("acted_on", "counts", "in_flight", "last", "pending", "unexpanded", "unneeded")
+    __slots__ = (
+        "acted_on",
+        "counts",
+        "in_flight",
+        "last",
+        "opened_at",
+        "pending",
+        "unexpanded",
+        "unneeded",
+    )
 
     def __init__(self) -> None:
         self.counts: list[int] = [0, 0, 0, 0, 0]
@@ -206,6 +105,8 @@ class UseCount:
         self.unneeded: bool = False
         self.acted_on: int = -1
         """The generation in which a successor took its failures for final."""
+        self.opened_at: int = 0
+        """Of a map in the first try: when it was opened, if not all of its items were asked for then."""
 
     @property
     def total(self) -> int:
@@ -287,6 +188,21 @@ class CheckedRun:
         self.taken: frozenset[int] = NOTHING
         """Events that were delivered to it, or refused."""
 
+    def move_instants(self, by_us: int, *, about: bool) -> None:
+        """The store's clock was set, and what is to come has moved with it. `about`: a part of it is known."""
+        self.queued_at += by_us
+        if deadline := self.data.get("deadline_at"):
+            self.data = {**self.data, "deadline_at": deadline + by_us}
+        for tally in self.nodes.values():
+            if tally.opened_at and not about:
+                tally.opened_at += by_us
+        for task in self.tasks.values():
+            task.first_requested_at += by_us
+            if task.state in _WAITING_TASKS and not about:
+                task.requested_at += by_us
+            if task.not_before and not task.sleeps:
+                task.not_before += by_us
+
 
 class CheckedTask:
     """A task; `token`, `worker`, `executor` and `pools` are those of its latest offer."""
@@ -294,6 +210,7 @@ class CheckedTask:
     __slots__ = (
         "abandons",
         "acted_on",
+        "begun",
         "ended_in",
         "executor",
         "first_requested_at",
@@ -339,6 +256,8 @@ class CheckedTask:
         self.retryable: bool = True
         self.mailed: bool = False
         """An event was delivered to it."""
+        self.begun: bool = False
+        """An attempt of it has ended."""
         self.passed: bool = False
         """It was skipped because its item is an error, which is its result, too."""
         self.ended_in: int = -1
@@ -356,6 +275,14 @@ class CheckedTask:
             self.generation = self.run.generation
             self.first_requested_at = event.at
             self.tries = self.abandons = 0
+
+    @property
+    def in_line_since(self) -> int:
+        """The age by which it stands in line: an item that is asked for late is as old as its map."""
+        tally = self.run.nodes.get(self.node)
+        if tally is None or not tally.opened_at or self.begun or self.run.generation:
+            return self.requested_at
+        return tally.opened_at
 
     @property
     def standing(self) -> int:

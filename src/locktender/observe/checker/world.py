@@ -23,6 +23,7 @@ from typing import Any, Final
 from locktender.base.events import Event
 from locktender.base.states import NEW, RunState, TaskState
 from locktender.observe.checker.history import GraphPlan, History, plan_of
+from locktender.observe.checker.limits_in_force import TagSlot
 from locktender.observe.checker.place_counts import PlaceCounts
 from locktender.observe.checker.state import (
     ACTIVE,
@@ -41,14 +42,12 @@ from locktender.observe.checker.state import (
     HistoryCommit,
     Released,
     SeenRuns,
-    TagSlot,
     UseCount,
     add_to,
     enrol,
 )
 
 _PENDING: Final = TaskState.PENDING.value
-_WAITING_TASKS: Final = (TaskState.REQUESTED, TaskState.SCHEDULED)
 DECIDED_AHEAD: Final = 5
 """Cycles a leader may decide while others are on their way to the store, until it has read what workers did."""
 MAX_GONE_WORKERS: Final = 10_000
@@ -279,6 +278,9 @@ class HistoryState(PlaceCounts):
             run.tasks[task.id] = task
             run.places.setdefault((task.node, task.index), task)
             tally.last = max(tally.last, task.index)
+            if after == TaskState.PENDING:
+                tally.opened_at = event.at
+        task.begun = task.begun or before == TaskState.RUNNING
         if after in HOLDING_TASKS:
             if not task.holds:
                 self._take(event, task, tally)
@@ -377,15 +379,7 @@ class HistoryState(PlaceCounts):
         self.workers_changed_at += by_us
         self.clock_unknown += bool(event.data.get("about"))
         for run in self.runs.values():
-            run.queued_at += by_us
-            if deadline := run.data.get("deadline_at"):
-                run.data = {**run.data, "deadline_at": deadline + by_us}
-            for task in run.tasks.values():
-                task.first_requested_at += by_us
-                if task.state in _WAITING_TASKS and not event.data.get("about"):
-                    task.requested_at += by_us
-                if task.not_before and not task.sleeps:
-                    task.not_before += by_us
+            run.move_instants(by_us, about=bool(event.data.get("about")))
 
     def pause_of(self, run: CheckedRun) -> str:
         """What is paused that holds `run`; empty: nothing."""

@@ -136,6 +136,8 @@ class PostgresSession:
             return
         self._about_to_send(stores=False)
         text = self.locking(how, SUBMITTERS)
+        if self.options.pooled:
+            text = f"{text}; {self.sql.text('plan_row_by_row')}"
         self.inside = True
         try:
             try:

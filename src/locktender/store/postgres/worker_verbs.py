@@ -1,16 +1,18 @@
 """The worker's verbs: join and renew, accept, finish, leave.
 
-`accept` meets the leader's `withdraw`, `finish` meets its `expire`. Each locks
-the tasks' rows in the order of their ids, reads (state, token) as they are
-then, and changes them, in one statement: the second of two finds the row moved
-and leaves it alone. An acceptance also holds the worker's own row, so that a
-worker is declared lost before it or after it, never beside it.
+`accept` meets the leader's `withdraw`, `finish` meets its `expire`. Each changes
+the tasks' rows in the order of their ids, where state and token are what the caller
+knows, in one statement: the second of two finds the row moved and leaves it alone.
+Ends that this statement did not move are judged by a second one. An acceptance also
+holds the worker's own row, so that a worker is declared lost before it or after it,
+never beside it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from operator import itemgetter
 
 from locktender.base.changes import End, Order
 from locktender.base.events import NOBODY, Change, pack
@@ -137,7 +139,7 @@ async def _accept(tx: PostgresSession, worker: str, tokens: dict[int, int]) -> l
     parts.add("events_moved", alias="told")
     parts.add("event_add", None, 0, 0, f"worker:{worker}")
     parts.add("wake_if_moved", *tx.hint(f"{ACCEPT} {worker}"), alias="woken")
-    parts.add("accept_answer", ANSWERED_BYTES // max(1, len(tokens)))
+    parts.add("accept_answer", ANSWERED_BYTES)
     answered = await tx.compose(parts)
     started = _started(answered)
     # The large ones are read when nothing is held for them any more. And the repetition of an
@@ -146,7 +148,7 @@ async def _accept(tx: PostgresSession, worker: str, tokens: dict[int, int]) -> l
         missing = sorted(tokens.items() - {(each.task, each.token) for each in started})
         rows = await tx.all("tasks_accepted", worker, *columns(missing, 2))
         started += map(Started._make, rows)
-    return started
+    return sorted(started, key=itemgetter(0))
 
 
 def _started(answered: Sequence[Row]) -> list[Started]:

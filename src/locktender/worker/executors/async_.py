@@ -51,7 +51,7 @@ class _BodyTask(OwnedTask):
         return super().cancel(msg)
 
     def watch(self) -> None:
-        if not self.watched:
+        if not self.watched and not self.done():
             self.watched = True
             self.add_done_callback(self.on_end, context=Context())
 
@@ -218,7 +218,8 @@ class AsyncExecutor(BaseExecutor):
         try:
             outcome = await self._outcome(running.attempt)
         except GeneratorExit:
-            raise  # the loop is being torn down: a coroutine must not go on after this
+            task.watch()  # of the body: else the loop is being torn down, and nothing waits for this end
+            raise  # a coroutine must not go on after this
         except BaseException as error:  # noqa: BLE001
             task.watch()
             return Outcome("failed", failure=failures.internal(error))

@@ -40,8 +40,14 @@ WHERE name = 'admissions' AND pg_current_xact_id_if_assigned() IS NOT NULL; COMM
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL idle_in_transaction_session_timeout = 10000
 
 -- name: begin_one
--- One statement, kept on one server connection by the pooler; who freezes inside loses it, too.
+-- One statement, kept on one server connection by the pooler. A client that freezes inside loses the connection.
 BEGIN; SET LOCAL idle_in_transaction_session_timeout = 2000; SET LOCAL lock_timeout = 10000
+
+-- name: plan_row_by_row
+-- What connections without a pooler are set to: rows that are given by id are found, and locked, in the order of
+-- their ids.
+SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_hashjoin = off;
+SET LOCAL enable_mergejoin = off; SET LOCAL enable_material = off
 
 -- name: commit_transaction
 -- Make it durable.
@@ -234,22 +240,33 @@ WHERE EXISTS (SELECT 1 FROM fence)
 ORDER BY t.id FOR NO KEY UPDATE OF t
 
 -- name: accept_answer
--- Accepted tasks with all it takes to run them; of one that takes more bytes than this, only that it was
--- accepted. What tasks of one step of a run share is told with the first of them. Until the answer has been sent
--- nothing is stored and every row stays locked, and a client that is frozen takes no more than the sockets do.
+-- Accepted tasks with all it takes to run them, the small ones first, as far as they fit into so many bytes; of the
+-- others, only that they were accepted. What tasks of one step of a run share is in the row of one of them. Until the
+-- answer has been sent nothing is stored and every row stays locked, and a client that is frozen takes no more than
+-- the sockets do.
 SELECT
-    t.id, t.token, t.node, t.idx, t.attempt, CASE WHEN size.small THEN t.input END,
-    CASE WHEN size.small THEN n.input END, r.id, r.graph, r.trace, t.first, size.small
-FROM (SELECT *, row_number() OVER (PARTITION BY id >> 20, node ORDER BY id) = 1 AS first FROM effect) t
-LEFT JOIN LATERAL (
-    SELECT id, graph, trace FROM locktender.run WHERE t.first AND seq = t.id >> 20
-) r ON true
-LEFT JOIN LATERAL (
-    SELECT input FROM locktender.node_input WHERE t.first AND run = t.id >> 20 AND node = t.node
-) n ON true
-CROSS JOIN LATERAL (SELECT
-    coalesce(octet_length(t.input), 0) + coalesce(octet_length(n.input), 0) <= $1::bigint AS small
-) size
+    id, token, node, idx, attempt, CASE WHEN small THEN input END, CASE WHEN small THEN shared END, run_id, graph,
+    trace, first, small
+FROM (
+    SELECT
+        t.*, n.input AS shared, r.id AS run_id, r.graph, r.trace,
+        sum(size.bytes) OVER (ORDER BY size.bytes, t.id ROWS UNBOUNDED PRECEDING) <= $1::bigint AS small
+    FROM (
+        SELECT *, row_number() OVER (
+            PARTITION BY id >> 20, node ORDER BY octet_length(input) NULLS FIRST, id
+        ) = 1 AS first
+        FROM effect
+    ) t
+    LEFT JOIN LATERAL (
+        SELECT id, graph, trace FROM locktender.run WHERE t.first AND seq = t.id >> 20
+    ) r ON true
+    LEFT JOIN LATERAL (
+        SELECT input FROM locktender.node_input WHERE t.first AND run = t.id >> 20 AND node = t.node
+    ) n ON true
+    CROSS JOIN LATERAL (
+        SELECT coalesce(octet_length(t.input), 0) + coalesce(octet_length(n.input), 0) AS bytes
+    ) size
+) answered
 WHERE (SELECT count(*) FROM woken) IS NOT NULL
 
 -- name: task_new_alike
