@@ -61,9 +61,13 @@ def kept(count: int) -> float:
     now = 10**15
     while scheduler.cycle(now).unfinished:
         pass
-    for second in range(3):
+    for second in range(1, 4):
+        # A young map holds items back for two seconds.
         scheduler.sweep(now + second * 1_000_000)
-        scheduler.cycle(now + second * 1_000_000)
+        while scheduler.cycle(now + second * 1_000_000).unfinished:
+            pass
+    if len(scheduler.lifecycle.tasks) < count:
+        raise RuntimeError(f"only {len(scheduler.lifecycle.tasks)} of {count} items wait")
     gc.collect()
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -12,7 +12,7 @@ from locktender.base.limits import Fair, PoolRule, Rate
 from locktender.kernel.admission import AdmissionQueue
 from locktender.kernel.gates.count import CountGate
 from locktender.kernel.gates.pool import PoolGate
-from locktender.kernel.gates.protocol import Gate, Lane, SlotGate
+from locktender.kernel.gates.protocol import Block, Gate, Lane, SlotGate
 from locktender.kernel.gates.rate import RateGate
 
 NOW = 10**15
@@ -270,6 +270,31 @@ def test_a_need_beyond_the_burst_waits_for_the_rule():
     api.apply(PoolRule(rate=Rate(1, 1_000, burst=2)), NOW)
     line.queue.opened(api)
     assert line.go(now=2 * NOW) == [1]
+
+
+class OpensAt(Gate):
+    """Shut until an instant: a timed gate that no pool's rule sets."""
+
+    __slots__ = ("instant",)
+    timed = True
+
+    def __init__(self, instant: int) -> None:
+        super().__init__("hours", "h", -1)
+        self.instant = instant
+
+    def blocks(self, need: int, now: int) -> Block | None:
+        if now >= self.instant:
+            return None
+        return Block(self, self.kind, need, until=self.instant)
+
+
+def test_a_timed_gate_that_is_no_pools_decides_too():
+    line, hours = Line(), OpensAt(NOW + 1_000)
+    line.add(line.lane("a", hours), 2)
+    assert line.go() == []
+    assert line.queue.next_wake() == NOW + 1_000
+    assert line.go(now=NOW + 999) == []
+    assert line.go(now=NOW + 1_000) == [1, 2]
 
 
 # -- fair turns ------------------------------------------------------------------------------------

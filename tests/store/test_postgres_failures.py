@@ -432,8 +432,12 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 def test_too_many_ends_are_not_named() -> None:
     offer = Order("w1", 5, 6, "offer", "")
-    assert notices(range(201), [offer], ()) == ["commit w1=5.6", "!*"]
+    assert notices(range(2_001), [offer], ()) == ["commit w1=5.6", "!*"]
     assert notices(range(2), [offer], ()) == ["commit w1=5.6", "!0,1"]
+    most = [2**43 + number for number in range(2_000)]
+    _, *ends = notices(most, [offer], ())
+    assert max(map(len, ends)) < 7_900
+    assert [int(run) for end in ends for run in end[1:].split(",")] == most
     assert notices((), (), [offer]) == ["commit w1"]
 
 

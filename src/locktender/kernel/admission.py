@@ -171,7 +171,7 @@ class AdmissionQueue(Generic[W]):
     def _counts_agree(self, lane: Lane[W]) -> bool:
         """Whether the numbers alone let the lane's head pass. It spares `blocks` for most starts."""
         for gate in lane.gates:
-            if gate.used >= gate.cap:
+            if gate.used >= gate.cap or gate.timed:
                 return False
         for gate, need in lane.needs:  # noqa: SIM110 — a generator here costs more than the loop
             if gate.used + need > gate.cap or gate.timed or gate.kept:

@@ -8,7 +8,8 @@ from locktender.base.model import RunRow
 from locktender.store.carried_runs import read_carried
 from locktender.store.protocol import ChangeNotice, OfferNotice, RunsEnded
 
-MAX_ENDED_RUNS = 200
+MAX_ENDED_RUNS = 2_000
+"""Of a commit that ends more, clients are told that some have ended; so are those that took no names for long."""
 MAX_QUEUED_RUNS = 200
 """Notifications name at most so many new runs to a leader; it finds more of them in the history."""
 

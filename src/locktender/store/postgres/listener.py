@@ -58,6 +58,8 @@ MAX_NOTICE_CHARACTERS = 7_000
 """Characters: a notification carries less than 8,000 bytes."""
 MAX_OFFERS_PER_PART = 50
 """Offers behind one name of a worker: such a part is much shorter than a notification."""
+MAX_ENDS_PER_NOTICE = 400
+"""So many numbers of runs, however large, are shorter than a notification."""
 MAX_READERS = 50
 """Workers that are named as having stored orders; of more, all read."""
 COMMIT = "commit"
@@ -103,9 +105,12 @@ def notices(ended: Iterable[int], sent: Iterable[Order], stored: Iterable[Order]
 
 
 def _ended_parts(ended: list[int]) -> list[str]:
-    if not ended:
-        return []
-    return [ENDED + (EVERYBODY if len(ended) > MAX_ENDED_RUNS else ",".join(map(str, ended)))]
+    if len(ended) > MAX_ENDED_RUNS:
+        return [ENDED + EVERYBODY]
+    return [
+        ENDED + ",".join(map(str, ended[first : first + MAX_ENDS_PER_NOTICE]))
+        for first in range(0, len(ended), MAX_ENDS_PER_NOTICE)
+    ]
 
 
 def _ended_runs(said: str) -> list[int] | None:
