@@ -50,7 +50,7 @@ def test_files_of_the_users_own_in_it_stay(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("work_dir", "said"),
     [
-        ("flows.py", "work_dir flows.py is no directory."),
+        ("flows.py", "work_dir flows.py is not a directory."),
         ("flows.py/sub", "work_dir flows.py/sub cannot be used: Not a directory."),
         pytest.param(
             *("/proc/nope", "work_dir /proc/nope cannot be used: No such file or directory."),

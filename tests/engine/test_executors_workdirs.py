@@ -299,7 +299,7 @@ def test_a_work_dir_that_cannot_be_one_is_named(tmp_path: Path):
     (tmp_path / "afile").touch()
 
     places = [
-        (tmp_path / "afile", "is no directory"),
+        (tmp_path / "afile", "is not a directory"),
         (tmp_path / "afile" / "sub", "cannot be used: Not a directory"),
     ]
     if Path("/proc").exists():

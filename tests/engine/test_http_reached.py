@@ -96,8 +96,8 @@ def test_wrong_certificates_are_refused_before_the_start(pair: tuple[Path, Path]
         ((str(tmp_path / "none.pem"), key), "tls_cert", "No such file"),
         ((cert, str(tmp_path)), "tls_key", "directory"),
         ((cert, str(other)), "tls_key", "does not belong"),
-        ((str(garbage), key), "tls_cert", "no certificate"),
-        ((cert, str(garbage)), "tls_key", "no private key"),
+        ((str(garbage), key), "tls_cert", "not a certificate"),
+        ((cert, str(garbage)), "tls_key", "not a private key"),
         ((cert, str(encrypted)), "tls_key", "encrypted"),
     ):
         with pytest.raises(InvalidInput) as caught:

@@ -22,6 +22,7 @@ from locktender.engine import Engine
 from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.demand import Demand, Want
 from locktender.kernel.ledger import Ledger
+from locktender.observe.exposition import Family
 from locktender.observe.metrics import MAX_POOL_LABELS, MAX_STEP_LABELS, Metrics, Worst
 from locktender.observe.prometheus import Exposition
 from locktender.store.postgres import listener
@@ -81,6 +82,40 @@ def read(engine: Engine | Metrics) -> Read:
     exposition = Exposition(metrics, may_lead=True)
     exposition.refresh()
     return Read(exposition.text().decode())
+
+
+# -- the text --------------------------------------------------------------------------------------
+
+
+def test_any_label_is_read_as_it_was_written():
+    strange = ["", "a b", 'say "no"', "back\\slash", "\\n", "two\nlines", "{x=1,}", "größer"]
+    family = Family("gauge", "locktender_strange", "With \\ and\na second line.")
+    for number, each in enumerate(strange):
+        family.add(number + 0.5, step=each, gate="pool")
+    [read] = text_string_to_metric_families(family.text())
+    assert (read.type, read.documentation) == ("gauge", "With \\ and\na second line.")
+    assert [(each.labels, each.value) for each in read.samples] == [
+        ({"step": each, "gate": "pool"}, number + 0.5) for number, each in enumerate(strange)
+    ]
+
+
+def test_counters_and_histograms_are_read_as_such():
+    count = Family("counter", "locktender_strange", "Many.")
+    count.add(10**15)
+    spread = Family("histogram", "locktender_seconds", "How long.")
+    spread.add_buckets([("0.1", 2), ("+Inf", 3)], 4.25, gate="pool")
+    counter, histogram = text_string_to_metric_families(count.text() + spread.text())
+    assert [(each.name, each.value) for each in counter.samples] == [
+        ("locktender_strange_total", 10**15)
+    ]
+    assert (counter.type, histogram.type) == ("counter", "histogram")
+    assert [(each.name, each.labels.get("le"), each.value) for each in histogram.samples] == [
+        ("locktender_seconds_bucket", "0.1", 2),
+        ("locktender_seconds_bucket", "+Inf", 3),
+        ("locktender_seconds_count", None, 3),
+        ("locktender_seconds_sum", None, 4.25),
+    ]
+    assert {each.labels["gate"] for each in histogram.samples} == {"pool"}
 
 
 # -- the numbers themselves ------------------------------------------------------------------------

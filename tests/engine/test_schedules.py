@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -276,6 +278,32 @@ def test_a_schedule_that_cannot_be_is_refused(engine: Client, given: dict[str, A
     assert refused.value.field == field
     with pytest.raises(NotFound):
         engine.schedules.get("s")
+
+
+WITHOUT_ZONES = """
+import sys
+sys.modules["tzdata"] = None
+from locktender.base.errors import InvalidInput
+from locktender.base.ticks import CronExpression
+print(next(CronExpression("0 3 * * *", "UTC").ticks(0)))
+try:
+    CronExpression("0 3 * * *", "Europe/Berlin")
+except InvalidInput as error:
+    print(error.field, error.hint)
+"""
+
+
+def test_utc_needs_no_time_zone_database_others_name_it():
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_ZONES],
+        env={"PYTHONTZPATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, second = done.stdout.splitlines()
+    assert first == str(3 * 3_600 * 1_000_000)
+    assert second == "tz Install the system's package tzdata, or: pip install tzdata"
 
 
 def test_a_name_that_nobody_announced_is_refused(engine: Client):

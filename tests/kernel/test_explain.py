@@ -26,7 +26,7 @@ from locktender.kernel.entries import TaskEntry
 from locktender.kernel.explain import Reason, Typical, explain_task
 from locktender.kernel.explain_runs import explain_queued, waiting_nodes
 from locktender.kernel.scheduler import Scheduler
-from locktender.kernel.timeouts import patience
+from locktender.kernel.timeouts import wait_limits
 
 NOW = 10**15
 BOOM = msgspec.json.encode(Failure("Boom", "as planned"))
@@ -341,8 +341,8 @@ def test_what_a_task_waits_for_at_most():
     waiting, stranded = stage.entry(run, "m", 1), stage.entry(run, "g")
     stage.now += 100
     stage.lead.sweep(stage.now)
-    assert patience(stage.lead.lifecycle, waiting) == [Until("queue_timeout", NOW + 700)]
-    [until] = patience(stage.lead.lifecycle, stranded)
+    assert wait_limits(stage.lead.lifecycle, waiting) == [Until("queue_timeout", NOW + 700)]
+    [until] = wait_limits(stage.lead.lifecycle, stranded)
     assert until == Until("capacity", NOW + 900)  # it lacked a worker from the first decision on
     assert "fails with capacity in" in until.text(stage.now)
 

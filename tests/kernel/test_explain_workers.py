@@ -14,7 +14,7 @@ from locktender.base.limits import Limits, PoolRule
 from locktender.base.model import Stubborn
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.explain import Reason, Typical, explain_task
-from locktender.kernel.explain_workers import no_room, pressures, seats
+from locktender.kernel.explain_workers import no_room, pressures, usable_permits
 from locktender.kernel.placement import Worker, bound_by_total
 from locktender.kernel.scheduler import Scheduler
 
@@ -139,10 +139,10 @@ def test_e7_nobody_is_said_to_be_bound_who_has_room(
 
 
 def test_e7_seats_are_what_it_can_have_under_all_its_bounds():
-    assert seats(worker(total=3, **EIGHT), "thread") == 3
-    assert seats(worker(share=35, **EIGHT), "thread") == 2
-    assert seats(worker(share=35, permits={"thread": 1}), "thread") == 1
-    assert seats(worker(permits={"thread": -1}, total=5), "thread") == 5
+    assert usable_permits(worker(total=3, **EIGHT), "thread") == 3
+    assert usable_permits(worker(share=35, **EIGHT), "thread") == 2
+    assert usable_permits(worker(share=35, permits={"thread": 1}), "thread") == 1
+    assert usable_permits(worker(permits={"thread": -1}, total=5), "thread") == 5
 
 
 # -- by the rules that decide ----------------------------------------------------------------------

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locktender.base.quantiles import SLICE_US, SLICES, MinuteSketch
+from locktender.base.quantiles import SLICE_US, SLICES, MinuteQuantiles
 
 MINUTE = SLICES * SLICE_US
 EXACT_BELOW = 64
 
 
-def of(values: list[int]) -> MinuteSketch:
-    sketch = MinuteSketch(0)
+def of(values: list[int]) -> MinuteQuantiles:
+    sketch = MinuteQuantiles(0)
     for value in values:
         sketch.add(value)
     return sketch
@@ -60,7 +60,7 @@ def test_d6_a_quantile_is_within_two_hundredths(values: list[int], share: float)
 )
 def test_d6_only_the_last_minute_counts(steps: list[tuple[int, int]]):
     """Whoever asks turns the slices: here at every step, so what is older than a minute is gone."""
-    sketch, now = MinuteSketch(0), 0
+    sketch, now = MinuteQuantiles(0), 0
     seen: list[tuple[int, int]] = []
     for pause, value in steps:
         now += pause
@@ -91,10 +91,10 @@ def test_d6_the_largest_values_are_counted_together():
 
 
 def test_d6_memory_is_fixed():
-    def held(sketch: MinuteSketch) -> int:
+    def held(sketch: MinuteQuantiles) -> int:
         return sum(sys.getsizeof(each) for each in sketch._slices)  # pyright: ignore[reportPrivateUsage]
 
-    sketch = MinuteSketch(0)
+    sketch = MinuteQuantiles(0)
     before = held(sketch)
     for value in range(0, 1 << 20, 7):
         sketch.add(value)

@@ -21,6 +21,7 @@ from locktender.base.states import RUN_CHANGES, TASK_CHANGES
 from locktender.cli.error_codes import ERRORS, FAILURES, CodeText
 from locktender.cli.main import app, register_all
 from locktender.client.history import event_name
+from locktender.observe.exposition import Family
 from locktender.observe.metrics import Metrics
 from locktender.observe.prometheus import Exposition
 from locktender.store.protocol import OpenRuns
@@ -174,7 +175,7 @@ def settings() -> str:
 # metrics
 
 
-def metric_families() -> list[Any]:
+def metric_families() -> list[Family]:
     """Every family that a process can expose: a leader with a worker."""
     found = Metrics()
     worker = WorkerRow("worker", "host", 1, "1", {"async": 1}, 1, 1, memory=0.5, lag_us=1)
@@ -182,18 +183,11 @@ def metric_families() -> list[Any]:
     exposition = Exposition(found, may_lead=True)
     exposition.open_runs = OpenRuns(0, 0, 0, 0, 0, 0)
     exposition.refresh()
-    return sorted(exposition.collect(), key=lambda each: each.name)
+    return sorted(exposition.found, key=lambda each: each.name)
 
 
 def metrics() -> str:
-    rows = [
-        (
-            f"`{each.name}{'_total' if each.type == 'counter' else ''}`",
-            each.type,
-            each.documentation,
-        )
-        for each in metric_families()
-    ]
+    rows = [(f"`{each.name}`", each.kind, each.description) for each in metric_families()]
     return (
         "# Metrics\n\nEvery metric that `/metrics` has, from the code. Which process has which, and what to do"
         " when an alert fires: [metrics and alerts](../operations.md).\n\n"

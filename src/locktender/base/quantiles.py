@@ -22,7 +22,7 @@ _LARGEST = (1 << _MAX_BITS) - 1
 _BUCKETS = _FINE * (_MAX_BITS - _SHIFT + 2)
 
 
-class MinuteSketch:
+class MinuteQuantiles:
     """Add values; ask which of the last minute is above a given share of the others."""
 
     __slots__ = ("_at", "_current", "_slices", "_turn")

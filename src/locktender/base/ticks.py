@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from itertools import count
 from typing import Final
@@ -47,16 +47,26 @@ def moment(at: int, tz: str = "UTC") -> datetime:
 
 
 @lru_cache(maxsize=1_000)
-def zone(name: str) -> ZoneInfo:
+def zone(name: str) -> tzinfo:
     """Raises `InvalidInput` for a zone that does not exist."""
+    if name == "UTC":
+        return UTC  # also where the machine has no time zone database
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, LookupError) as error:
+        known = available_timezones()
+        if not known:
+            raise InvalidInput(
+                f"this machine has no time zone database to find {name!r} in.",
+                field="tz",
+                got=name,
+                hint="Install the system's package tzdata, or: pip install tzdata",
+            ) from error
         raise InvalidInput(
             f"there is no time zone {name!r}.",
             field="tz",
             got=name,
-            hint=nearest(name, available_timezones()) or 'e.g. tz="Europe/Berlin".',
+            hint=nearest(name, known) or 'e.g. tz="Europe/Berlin".',
         ) from error
 
 

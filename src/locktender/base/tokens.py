@@ -65,7 +65,7 @@ def token_text(token: str, secret: str) -> str:
 
 
 def token_parts(text: str) -> tuple[str, str] | None:
-    """Id and secret of what was sent; None: that is no token."""
+    """Id and secret of what was sent; None: that is not a token."""
     prefix, _, rest = text.partition("_")
     token, _, secret = rest.partition("_")
     plain = len(text) <= MAX_TEXT and text.isascii()

@@ -15,7 +15,7 @@ import msgspec
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST, _LATEST = 10**15, 10**16
-"""September 2001 and 2286: a number outside of it is no time in microseconds."""
+"""September 2001 and 2286: a number outside of it is not a time in microseconds."""
 _NAMES = frozenset({"at", "now", "since", "until", "oldest", "newest", "not_before", "tick"})
 _ENDINGS = ("_at", "_until", "_since")
 _OF_USERS = frozenset({"args", "result", "payload", "match", "tags"})

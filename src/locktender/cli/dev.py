@@ -191,7 +191,7 @@ class DevScreen:
             self._live.start()
 
     def say(self, text: str) -> None:
-        """Something happened that is no run: a reload, an error."""
+        """Something happened that is not a run: a reload, an error."""
         if self._live is None:
             self._console.print(text, soft_wrap=True)
         else:

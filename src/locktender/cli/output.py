@@ -38,7 +38,7 @@ _OWN_WAY = ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 
 
 def escape(text: str) -> str:
-    """Text that is no markup."""
+    """Text that is not markup."""
     found = _TAG.sub(lambda match: f"{match[1] * 2}\\{match[0][len(match[1]) :]}", text)
     return f"{found}\\" if found.endswith("\\") and not found.endswith("\\\\") else found
 

@@ -204,7 +204,7 @@ async def _postgres(shell: Context, folder: Path) -> AsyncGenerator[LocalPostgre
         yield database
     finally:
         if not await asyncio.to_thread(database.stop):
-            shell.note(f"PostgreSQL in {folder} goes on: others use it.")
+            shell.note(f"PostgreSQL in {folder} keeps running: other processes use it.")
 
 
 async def _elected(core: Core, stop: StopRequests) -> None:
@@ -246,7 +246,7 @@ async def _say(
         )
         sys.stdout.flush()
         return
-    role = "it leads" if leads else "another leads; this one stands by"
+    role = "it leads" if leads else "another process leads; this one stands by"
     shell.say(f"server on {http}, store {store}: {role}")
     shell.say(f"  {http}/health  {http}/metrics  {http}/api/docs")
     if database is not None:

@@ -39,7 +39,7 @@ async def find_row(store: Store, run_id: str) -> RunRow | None:
 
 
 async def outbox_runs(store: Store, where: RunFilter) -> list[RunRow]:
-    """Submissions that are no runs, of the states, tags and flow that are asked for, the newest first."""
+    """Submissions that became no run, of the states, tags and flow that are asked for, the newest first."""
     wanted = OUTBOX_RUNS.intersection(where.states or ())
     if not wanted or where.before is not None or not await store.outbox_used():
         return []
@@ -113,7 +113,7 @@ def _row(entry: OutboxEntry, answer: OutboxAnswer | None) -> RunRow:
 
 
 def unmoved(row: RunRow, now: int) -> Why:
-    """Why a submission in the outbox is no run."""
+    """Why a submission in the outbox became no run."""
     from locktender.observe.why import Why
 
     if row.state == RunState.SUBMITTED:

@@ -55,7 +55,7 @@ async def _parts(
 async def runs_in_parts(
     core: Core, where: RunFilter, most: int | None = None
 ) -> Examined[RunRow, int]:
-    """Runs that match, newest first, behind submissions that are no runs."""
+    """Runs that match, newest first, behind submissions that became no run."""
     apart = await outbox_runs(core.store, where)
     if not where.tags and where.flow is None:
         # Nearly every row matches.

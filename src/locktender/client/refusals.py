@@ -90,7 +90,7 @@ def _duplicate(submitted: Submitted, run: NewRun) -> DuplicateKey:
 
 
 def goes_on(run_id: str, state: str, timeout_us: int | None) -> WaitTimeout:
-    """The error of a caller whose patience ended before the run did."""
+    """The error of a caller whose time to wait ended before the run did."""
     return WaitTimeout(
         f"run {run_id} is still {state} after {spoken(timeout_us or 0)}; it goes on.",
         field="timeout",

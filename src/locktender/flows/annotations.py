@@ -98,7 +98,7 @@ def _source(text: str) -> str:
 
 
 def _value(value: Any) -> str:
-    """A value inside an annotation; of an object that is no plain data only its class: its repr may differ."""
+    """A value inside an annotation; of an object that is not plain data only its class: its repr may differ."""
     if isinstance(value, Enum):
         return f"{_name(type(value))}.{value.name}"
     if isinstance(value, _PLAIN):

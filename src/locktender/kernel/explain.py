@@ -18,11 +18,7 @@ from locktender.base.states import TaskState
 from locktender.base.text import counted
 from locktender.kernel.entries import QueuedRun, TaskEntry
 from locktender.kernel.explain_waits import WaitEstimate, wait_at
-from locktender.kernel.explain_workers import (
-    no_fitting_worker,
-    no_room,
-    seats,
-)
+from locktender.kernel.explain_workers import no_fitting_worker, no_room, usable_permits
 from locktender.kernel.gate_view import GateView, uses
 from locktender.kernel.gates.pool import PoolGate
 from locktender.kernel.gates.protocol import UNBOUNDED, Block, Gate, Lane
@@ -354,7 +350,7 @@ def _worker(view: GateView, entry: TaskEntry, block: Block, typical: Typical) ->
     offers = f"; {counted(entry.offers, 'offer')} so far" if entry.offers else ""
     beside = view.lanes_beside(wanted, several)
     line = _line(view, entry, key, beside)
-    permits, busy = sum(seats(worker, executor) for worker in several), len(running)
+    permits, busy = sum(usable_permits(worker, executor) for worker in several), len(running)
     what = f"{executor} permits"
 
     def estimate() -> WaitEstimate:

@@ -96,11 +96,11 @@ def no_room(workers: Sequence[Worker], executor: str, stubborn: int = 0, *, now:
     return f"{who} {_has(kind, group, executor, now)}{told}"
 
 
-def seats(worker: Worker, executor: str) -> int:
+def usable_permits(worker: Worker, executor: str) -> int:
     """How many tasks of this kind it can have at once as it is now; 0 where nothing bounds it."""
     row = worker.row
     bounds = [each for each in (row.permits.get(executor, 0), row.total) if each > 0]
-    return max(1, min(bounds) * row.share // 100) if bounds else 0
+    return worker.usable(min(bounds)) if bounds else 0
 
 
 def pressures(pressed: Mapping[str, float], memory: float, p99_us: int) -> list[str]:

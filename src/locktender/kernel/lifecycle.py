@@ -50,7 +50,7 @@ def short(failure: Failure) -> dict[str, str]:
 
 
 def _is_ended_with_run(entry: TaskEntry) -> bool:
-    """Whether the run is being ended and this task with it: it is no clean-up."""
+    """Whether the run is being ended and this task with it: it is not a clean-up."""
     verdict = entry.run.row.verdict
     return verdict is not None and not cleans_up(entry.spec, failed=verdict == RunState.FAILED)
 

@@ -37,7 +37,7 @@ MOST_SHOWN = 300
 MAX_WIRED, MAX_WIRED_NODES = 1_000, 50
 """Graphs that are kept wired, and nodes of one: a large graph takes its time anyway."""
 PLAIN = -1
-"""The index of a task that is no item."""
+"""The index of a task that is not an item."""
 
 
 class Phase(IntEnum):

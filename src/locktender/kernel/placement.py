@@ -148,12 +148,11 @@ class Worker:
         if row.full and (executor in row.full or TOTAL in row.full):
             return 0, "full"
         if row.share < 100:
-            # Under pressure it uses a part of its permits, and at least one: else it might stop for good.
             # Where there is no bound there is no part of it: there only the claim is smaller.
             if permits >= 0:
-                room = min(room, max(1, permits * row.share // 100) - used)
+                room = min(room, self.usable(permits) - used)
             if row.total >= 0:
-                room = min(room, max(1, row.total * row.share // 100) - self.used)
+                room = min(room, self.usable(row.total) - self.used)
             if room <= 0:
                 return 0, "pressed"
         if self.unanswered:
@@ -165,6 +164,10 @@ class Worker:
         if room <= 0:
             return 0, "offers" if self.offered else "claim"
         return room, ""
+
+    def usable(self, permits: int) -> int:
+        """How many of its permits it uses under pressure: at least one, else it might stop for good."""
+        return max(1, permits * self.row.share // 100)
 
     @property
     def bounded_by_answers(self) -> bool:

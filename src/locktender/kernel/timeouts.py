@@ -353,7 +353,7 @@ UNKNOWN_US = 0
 """Stands for the dispatch deadline where only the leader knows that setting."""
 
 
-def patience(lifecycle: Lifecycle, entry: TaskEntry) -> list[Until]:
+def wait_limits(lifecycle: Lifecycle, entry: TaskEntry) -> list[Until]:
     """What ends the wait of a requested task. The clock for a worker runs once all other gates were passed."""
     found: list[Until] = []
     timeout, deadline = (

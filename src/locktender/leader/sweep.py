@@ -81,7 +81,7 @@ class DefaultWarnings:
         if now - self._lacking_since >= LACKING_US:
             _warned.add("deadline")
             log.warning(
-                "%s tasks lack a worker: each fails when it has lacked one for %s, the default of"
+                "%s tasks lack a worker: each fails after %s without one, the default of"
                 " dispatch_deadline",
                 demand.total,
                 spoken(self._deadline_us),
@@ -181,7 +181,9 @@ class Sweep:
                 each.handed_back,
             )
         for worker in self._stalled.keys() - self._metrics.stalled:
-            log.warning("worker %s stalls: its lease has passed, its process lives", worker)
+            log.warning(
+                "worker %s is stalled: its lease has passed, but its process is alive", worker
+            )
         self._metrics.stalled = set(self._stalled)
         set_stalled(scheduler, self._stalled, now)
         for row in await self._store.overdue(MAX_OVERDUE_RUNS):

@@ -1,4 +1,4 @@
-"""An engine's numbers as Prometheus text.
+"""An engine's numbers as metrics of Prometheus.
 
 The number of series is bounded: labels are kinds (gates, states, executors),
 the names of the first fifty steps, and the few sessions that delay the store.
@@ -6,27 +6,20 @@ the names of the first fifty steps, and the few sessions that delay the store.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily as Counter
-from prometheus_client.core import GaugeMetricFamily as Gauge
-from prometheus_client.core import HistogramMetricFamily as Histogram
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
+from collections.abc import Iterator, Mapping
 
 from locktender.base.clock import SECOND
 from locktender.base.model import HeldUp, WorkerRow
 from locktender.observe.checker import RULES
+from locktender.observe.exposition import Family
 from locktender.observe.metrics import Metrics, Spread
 from locktender.store.protocol import OpenRuns
 
 _RULES = sorted({rule.id for rule in RULES})
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Exposition(Collector):
-    """The text of one engine's metrics, on a registry of its own."""
+class Exposition:
+    """The text of one engine's metrics."""
 
     def __init__(self, metrics: Metrics, *, may_lead: bool) -> None:
         self.stale_writes: int = 0
@@ -41,22 +34,17 @@ class Exposition(Collector):
         """The store's time when `open_runs` was read."""
         self._metrics = metrics
         self._may_lead = may_lead
-        self._found: list[Metric] = []
-        self.registry: CollectorRegistry = CollectorRegistry(auto_describe=False)
-        self.registry.register(self)
+        self.found: list[Family] = []
 
     def refresh(self) -> None:
         """Reads the numbers, on the engine's loop; `text` formats them."""
-        self._found = list(self._read())
+        self.found = list(self._read())
 
     def text(self) -> bytes:
-        """Takes ten times as long as `refresh`: may be called from another thread."""
-        return generate_latest(self.registry)
+        """Takes longer than `refresh`: may be called from another thread."""
+        return "".join(family.text() for family in self.found).encode()
 
-    def collect(self) -> Iterable[Metric]:
-        return self._found
-
-    def _read(self) -> Iterator[Metric]:
+    def _read(self) -> Iterator[Family]:
         yield _counter(
             "locktender_stale_writes",
             "Writes of attempts that were no longer the writer's; they changed nothing.",
@@ -83,25 +71,30 @@ class Exposition(Collector):
             yield from _of_worker(self._metrics, self._metrics.describe())
 
 
-def _of_sessions(held_up: HeldUp) -> Iterator[Metric]:
-    yield Gauge(
+def _of_sessions(held_up: HeldUp) -> Iterator[Family]:
+    yield _gauge(
         "locktender_history_lag_seconds",
         "How far audit, checkpoints and pruning lag behind an open transaction; runs do not wait for it.",
         held_up.lag_us / SECOND,
     )
-    family = Gauge(
+    family = Family(
+        "gauge",
         "locktender_blocking_session_seconds",
         "Sessions of the database server that delay the store, by what they hold (lock, history, cleanup):"
         " the age of the transaction.",
-        labels=["holds", "pid", "application", "database"],
     )
     for each in held_up.sessions:
-        names = [each.holds, str(each.pid), each.application, each.database]
-        family.add_metric(names, (each.age_us or 0) / SECOND)
+        family.add(
+            (each.age_us or 0) / SECOND,
+            holds=each.holds,
+            pid=str(each.pid),
+            application=each.application,
+            database=each.database,
+        )
     yield family
 
 
-def _of_open_runs(open_runs: OpenRuns, max_active: int, now: int) -> Iterator[Metric]:
+def _of_open_runs(open_runs: OpenRuns, max_active: int, now: int) -> Iterator[Family]:
     yield _gauges(
         "locktender_runs",
         "Runs that are not over, by state, as the store has them: the same in every process.",
@@ -114,22 +107,22 @@ def _of_open_runs(open_runs: OpenRuns, max_active: int, now: int) -> Iterator[Me
         },
     )
     waited_us = now - open_runs.oldest_at if open_runs.oldest_at else 0
-    yield Gauge(
+    yield _gauge(
         "locktender_queue_oldest_seconds",
         "How long the run has waited that was queued first; 0: none is queued.",
         max(0, waited_us) / SECOND,
     )
-    yield Gauge(
+    yield _gauge(
         "locktender_active_runs",
         "Runs that count under the admission ceiling max_active.",
         open_runs.active,
     )
-    yield Gauge(
+    yield _gauge(
         "locktender_active_runs_limit", "max_active; -1: there is no such ceiling.", max_active
     )
 
 
-def _of_pools(metrics: Metrics) -> Iterator[Metric]:
+def _of_pools(metrics: Metrics) -> Iterator[Family]:
     pools = metrics.pools()
     yield _gauges(
         "locktender_pool_used_slots",
@@ -151,18 +144,18 @@ def _of_pools(metrics: Metrics) -> Iterator[Metric]:
     )
 
 
-def _of_leader(metrics: Metrics) -> Iterator[Metric]:
-    yield Gauge("locktender_leader", "1 while this process leads.", int(metrics.term > 0))
-    yield Gauge("locktender_term", "The term it leads in; 0 while another leads.", metrics.term)
+def _of_leader(metrics: Metrics) -> Iterator[Family]:
+    yield _gauge("locktender_leader", "1 while this process leads.", int(metrics.term > 0))
+    yield _gauge("locktender_term", "The term it leads in; 0 while another leads.", metrics.term)
     yield _counter(
         "locktender_take_overs", "Terms in which this process began to lead.", metrics.take_overs
     )
-    yield Gauge(
+    yield _gauge(
         "locktender_failed_terms",
         "Terms of this process in a row that failed for data of no run; 0 after one that lasts.",
         metrics.failed_terms,
     )
-    yield Gauge(
+    yield _gauge(
         "locktender_demand_tasks",
         "Tasks that lack only a worker, as the leader found them; 0 where it does not lead.",
         metrics.demand,
@@ -173,7 +166,7 @@ def _of_leader(metrics: Metrics) -> Iterator[Metric]:
         "labels",
         metrics.demand_by_labels,
     )
-    yield Gauge(
+    yield _gauge(
         "locktender_stalled_workers",
         "Workers whose lease has passed and whose process lives; 0 where it does not lead.",
         len(metrics.stalled),
@@ -184,32 +177,32 @@ def _of_leader(metrics: Metrics) -> Iterator[Metric]:
         "gate",
         metrics.blocked(),
     )
-    yield Gauge(
+    yield _gauge(
         "locktender_unfit_tasks",
         "Tasks of locktender_demand_tasks that no live worker fits.",
         metrics.unfit,
     )
-    yield Gauge(
+    yield _gauge(
         "locktender_oldest_offer_seconds",
         "How long the oldest offer has had no answer: its task is scheduled and not accepted.",
         metrics.oldest_offer_us / SECOND,
     )
-    yield Gauge(
+    yield _gauge(
         "locktender_silent_workers",
         "Workers that keep their lease and left their last offers unanswered.",
         metrics.silent,
     )
-    yield Gauge(
+    yield _gauge(
         "locktender_unadvanced_runs",
         "Executing runs of which nothing is requested, in flight or waiting.",
         metrics.unadvanced,
     )
-    yield Gauge(
+    yield _gauge(
         "locktender_sweep_age_seconds",
         "How long ago the leader's last sweep ended: about 1; 0 where it does not lead.",
         metrics.sweep_age_us / SECOND,
     )
-    yield Gauge(
+    yield _gauge(
         "locktender_loop_lag_seconds",
         "How late the loop of a leader was at worst in the last five to ten seconds.",
         metrics.loop_lag.value / SECOND,
@@ -227,13 +220,13 @@ def _of_leader(metrics: Metrics) -> Iterator[Metric]:
         "How long tasks that started had been ready to start.",
         metrics.task_waits,
     )
-    waits = Histogram(
+    waits = Family(
+        "histogram",
         "locktender_gate_wait_seconds",
         "How long tasks that started had waited at each kind of gate.",
-        labels=["gate"],
     )
     for gate, spread in metrics.gate_waits.items():
-        waits.add_metric([gate], _buckets(spread), spread.total)
+        waits.add_buckets(_buckets(spread), spread.total, gate=gate)
     yield waits
     yield _counters(
         "locktender_offers",
@@ -259,7 +252,7 @@ def _of_leader(metrics: Metrics) -> Iterator[Metric]:
         "locktender_runs_started", "Runs that passed the run gates.", metrics.runs_started
     )
     yield _counters("locktender_runs_ended", "Runs that ended.", "state", metrics.runs_ended)
-    yield Gauge(
+    yield _gauge(
         "locktender_held_runs",
         "Runs that cannot be read, decided or written, and wait for an operator; 0 where it does not lead.",
         metrics.held_now,
@@ -271,15 +264,15 @@ def _of_leader(metrics: Metrics) -> Iterator[Metric]:
         "rule",
         {rule: metrics.audit.violations[rule] for rule in _RULES},
     )
-    yield Gauge(
+    yield _gauge(
         "locktender_audit_lag_seconds",
         "How old the history is where the leader's audit stands; 0: at its end, or it does not lead.",
         metrics.audit.lag_us / SECOND,
     )
 
 
-def _of_worker(metrics: Metrics, row: WorkerRow) -> Iterator[Metric]:
-    yield Gauge(
+def _of_worker(metrics: Metrics, row: WorkerRow) -> Iterator[Family]:
+    yield _gauge(
         "locktender_worker_in_flight_tasks", "Attempts accepted and not ended.", row.in_flight
     )
     yield _gauges(
@@ -292,16 +285,16 @@ def _of_worker(metrics: Metrics, row: WorkerRow) -> Iterator[Metric]:
     yield _counter(
         "locktender_worker_claims", "Writes that accepted offers.", sum(metrics.claims.counts)
     )
-    yield Gauge(
+    yield _gauge(
         "locktender_worker_next_claim_tasks",
         "Tasks it would take now, under the pressure it feels.",
         metrics.next_claim,
     )
     # Neither is ever 0 where it is measured; where it is not measured, the line is left out.
     if row.memory:
-        yield Gauge("locktender_worker_memory_ratio", "Share of its memory in use.", row.memory)
+        yield _gauge("locktender_worker_memory_ratio", "Share of its memory in use.", row.memory)
     if row.lag_us:
-        yield Gauge(
+        yield _gauge(
             "locktender_worker_loop_lag_seconds",
             "How late its loop was at worst in the last five to ten seconds.",
             row.lag_us / SECOND,
@@ -315,41 +308,51 @@ def _of_worker(metrics: Metrics, row: WorkerRow) -> Iterator[Metric]:
     yield _counters(
         "locktender_worker_tasks_completed", "Attempts that ended.", "state", metrics.tasks_ended
     )
-    histogram = Histogram(
+    steps = Family(
+        "histogram",
         "locktender_worker_task_duration_seconds",
         "From the acceptance of an attempt to its end.",
-        labels=["step"],
     )
     for step, durations in metrics.tasks.items():
-        histogram.add_metric([step], _buckets(durations), durations.total)
-    yield histogram
+        steps.add_buckets(_buckets(durations), durations.total, step=step)
+    yield steps
 
 
-def _counter(name: str, text: str, value: int) -> Counter:
-    return Counter(name, text, value)
-
-
-def _counters(name: str, text: str, label: str, values: Mapping[str, int]) -> Counter:
-    family = Counter(name, text, labels=[label])
-    for key, value in values.items():
-        family.add_metric([key], value)
+def _gauge(name: str, text: str, value: float) -> Family:
+    family = Family("gauge", name, text)
+    family.add(value)
     return family
 
 
-def _gauges(name: str, text: str, label: str, values: Mapping[str, int]) -> Gauge:
-    family = Gauge(name, text, labels=[label])
+def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Family:
+    family = Family("gauge", name, text)
     for key, value in values.items():
-        family.add_metric([key], value)
+        family.add(value, **{label: key})
     return family
 
 
-def _histogram(name: str, text: str, spread: Spread) -> Histogram:
-    return Histogram(name, text, _buckets(spread), spread.total)
+def _counter(name: str, text: str, value: int) -> Family:
+    family = Family("counter", name, text)
+    family.add(value)
+    return family
 
 
-def _buckets(spread: Spread) -> list[tuple[str, float]]:
+def _counters(name: str, text: str, label: str, values: Mapping[str, int]) -> Family:
+    family = Family("counter", name, text)
+    for key, value in values.items():
+        family.add(value, **{label: key})
+    return family
+
+
+def _histogram(name: str, text: str, spread: Spread) -> Family:
+    family = Family("histogram", name, text)
+    family.add_buckets(_buckets(spread), spread.total)
+    return family
+
+
+def _buckets(spread: Spread) -> list[tuple[str, int]]:
     """Cumulative, as Prometheus wants them."""
-    found: list[tuple[str, float]] = []
+    found: list[tuple[str, int]] = []
     below = 0
     for bound, count in zip((*spread.bounds, None), spread.counts, strict=True):
         below += count

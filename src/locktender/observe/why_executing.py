@@ -20,7 +20,7 @@ from locktender.kernel.explain_workers import stubborn_by_token
 from locktender.kernel.gate_view import GateView
 from locktender.kernel.reasons import Reason, Typical
 from locktender.kernel.scheduler import Scheduler
-from locktender.kernel.timeouts import patience
+from locktender.kernel.timeouts import wait_limits
 from locktender.observe.answer import Why, why_run
 from locktender.observe.live import Question
 from locktender.observe.rebuilt import rebuild, typical
@@ -101,7 +101,7 @@ def task_why(
         priority=entry.run.row.priority,
         tags=entry.run.row.tags,
         note="" if waits else note_of(scheduler, entry, now),
-        until=tuple(patience(scheduler.lifecycle, entry)) if waits else (),
+        until=tuple(wait_limits(scheduler.lifecycle, entry)) if waits else (),
         lets_start=explain.what_opens(scheduler, entry, now, view) if waits else (),
         offers=entry.offers,
     )
@@ -134,11 +134,9 @@ def _stalled_note(scheduler: Scheduler, entries: Iterable[TaskEntry]) -> str:
             for name in silent
         )
     who = "Worker" if len(stalled) == 1 else "Workers"
-    stalls = "is stalled: its lease has passed, its process lives. It keeps what it holds"
+    stalls = "is stalled: its lease has passed, but its process is alive. It keeps what it holds"
     if len(stalled) > 1:
-        stalls = (
-            "are stalled: their leases have passed, their processes live. They keep what they hold"
-        )
+        stalls = "are stalled: their leases have passed, but their processes are alive. They keep what they hold"
     return f"{who} {', '.join(stalled)} {stalls}."
 
 
@@ -206,7 +204,7 @@ def run_why(
     for entry, count in sorted(found.waiting(now), key=lambda each: each.first.id):
         key = (entry.spec.name, gates_of(scheduler, entry, now))
         first, group = groups.get(key) or (entry, WaitingStep(entry.spec.name, 0, ()))
-        until = _earliest(group.until, patience(scheduler.lifecycle, entry))
+        until = _earliest(group.until, wait_limits(scheduler.lifecycle, entry))
         groups[key] = first, msgspec.structs.replace(group, count=group.count + count, until=until)
     shown = list(groups.values())[:MAX_GROUPS_SHOWN]
     view = GateView(scheduler.ledger, now, len(shown))

@@ -168,7 +168,7 @@ _IGNORED: Manifest = {
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     ]
 }
-"""A pod that its node loses (drain, preemption) is no failure of the worker: the Job starts it again."""
+"""A pod that its node loses (drain, preemption) is not a failure of the worker: the Job starts it again."""
 _POD_SECURITY: Manifest = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 _CONTAINER_SECURITY: Manifest = {
     "allowPrivilegeEscalation": False,

@@ -344,7 +344,7 @@ class LocalProvisioner:
     def _supervise(self, child: _Child) -> None:
         released, limit = child.released_at, self._grace_us + KILL_MARGIN_US
         if released is not None and self._clock.monotonic() - released > limit:
-            log.warning("worker %s did not end in its grace: it is killed", child.name)
+            log.warning("worker %s did not end within its grace period: it is killed", child.name)
             _kill(child)
         shorten(child.log)
 

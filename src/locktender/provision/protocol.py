@@ -30,7 +30,7 @@ class Provisioned(msgspec.Struct, frozen=True):
     detail: str = ""
     """Where it runs; for an ended worker why it ended, such as its last error."""
     released: bool = False
-    """It was released: then it is no failure if it never joined."""
+    """It was released: then it has not failed if it never joined."""
 
 
 class Capacity(msgspec.Struct, frozen=True):

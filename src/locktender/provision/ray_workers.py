@@ -41,7 +41,7 @@ BRIDGE = (sys.executable, "-m", "locktender.provision.ray_bridge")
 KILL_MARGIN_SECONDS = 10.0
 """After its grace, a released worker is killed."""
 PRESENT = 0.001
-"""How much of a custom resource a worker takes whose label has a value that is no number."""
+"""How much of a custom resource a worker takes whose label has a value that is not a number."""
 TAIL_BYTES = 16 << 10
 REAP_SECONDS = 5.0
 MAX_ERROR_LENGTH = 200

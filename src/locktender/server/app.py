@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from locktender.base.errors import NotFound, StoreError
 from locktender.client.core import Core
 from locktender.engine import Engine
-from locktender.observe import prometheus
+from locktender.observe.exposition import CONTENT_TYPE
 from locktender.observe.prometheus import Exposition
 from locktender.server.api import docs_page, openapi
 from locktender.server.api.answers import (
@@ -235,7 +235,7 @@ class App:
         if self._guarded:
             # Tag values are labels there.
             check_tenant(who_asks(self._access, request, "read"), "none")
-        return raw(await self._metrics.get(METRICS_TIMEOUT_SECONDS), prometheus.CONTENT_TYPE)
+        return raw(await self._metrics.get(METRICS_TIMEOUT_SECONDS), CONTENT_TYPE)
 
     async def demand(self, _request: Request) -> Response:
         return answer(await self._demand.answer())

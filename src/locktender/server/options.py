@@ -144,7 +144,7 @@ def _wrong_pair(error: Exception, files: dict[str, Path]) -> InvalidInput:
     # OpenSSL does not say which of the two it could not read.
     wrong = "tls_cert" if b"-----BEGIN CERT" not in files["tls_cert"].read_bytes() else "tls_key"
     return InvalidInput(
-        f"{files[wrong]} is no {'certificate' if wrong == 'tls_cert' else 'private key'} in PEM form.",
+        f"{files[wrong]} is not a {'certificate' if wrong == 'tls_cert' else 'private key'} in PEM form.",
         field=wrong,
         got=str(files[wrong]),
     )

@@ -8,16 +8,18 @@ differ.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from locktender.base.commits import Commit
 from locktender.base.errors import NotLeader
 from locktender.base.model import RunRow
 from locktender.base.states import RunState
 from locktender.store import decode
 from locktender.store.decode import encode_tags
+
+if TYPE_CHECKING:
+    from locktender.base.commits import Commit
 
 MAX_CARRIED_BYTES = 4_000
 """Of the rows in one notification, which has room for 8,000 bytes. Larger ones are read by the leader."""

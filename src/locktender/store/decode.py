@@ -37,7 +37,7 @@ _slots = msgspec.json.Decoder(dict[str, int]).decode
 encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 _worker = msgspec.json.Decoder(WorkerRow).decode
 _FAULTS = (msgspec.MsgspecError, UnicodeError, TypeError)
-"""What a decoder raises for bytes that it cannot read, and for values that are no bytes."""
+"""What a decoder raises for bytes that it cannot read, and for values that are not bytes."""
 _provision_status = msgspec.json.Decoder(ProvisionStatus).decode
 decode_failure: Callable[[bytes | str], Failure] = msgspec.json.Decoder(Failure).decode
 _request = msgspec.json.Decoder(Request).decode
@@ -45,7 +45,7 @@ _rules = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
 def decode_tags(tags: bytes | str) -> dict[str, str]:
-    """As `read_tags`, for who handles many runs at once: what cannot be read is no tags, and its run is held."""
+    """As `read_tags`, for who handles many runs at once: unreadable tags count as none, and their run is held."""
     try:
         return read_tags(tags)
     except _FAULTS:
@@ -255,7 +255,7 @@ def cached_results(rows: Iterable[Row]) -> list[CachedResult]:
 
 
 def wrong(value: object) -> bool:
-    """Whether it is no number that a row can have."""
+    """Whether it is not a number that a row can have."""
     return type(value) is not int or not 0 <= value <= MAX_NUMBER
 
 

@@ -249,8 +249,8 @@ class LeaseThread:
             log.warning("failed to renew %s: %s", lease.name, str(error) or "timed out")
         if lease.over and held_up and not left_us:
             log.error(
-                "%s was lost while this process was held up: its work and the next attempts at it may have run"
-                " at the same time until now",
+                "%s was lost while this process was suspended: until now, its work may have run at the same time"
+                " as the next attempts",
                 lease.name,
             )
         if lease.over or self._clock.monotonic() < lease.stop_at_us:

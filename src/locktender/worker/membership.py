@@ -228,7 +228,7 @@ class Membership:
         if left and self._settings.exit_when_stuck:
             # They end only with this process. Their tasks are handed back when it is certainly gone: other
             # workers would start them within milliseconds.
-            log.critical("%s bodies did not stop: this process ends with them", len(left))
+            log.critical("%s step bodies did not stop: this process ends, to end them", len(left))
             with suppress(LocktenderError, TimeoutError):
                 async with asyncio.timeout(DRAIN_LIST_SECONDS):
                     await self.publish()

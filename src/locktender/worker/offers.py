@@ -128,7 +128,7 @@ class OfferHandler:
         try:
             await self._carry_out(orders)
         except StoreError as error:
-            log.warning("failed to answer offers, they are read again: %s", error)
+            log.warning("failed to answer offers, reading them again: %s", error)
 
     async def _carry_out(self, orders: list[Order]) -> None:
         worker = self._host.worker

@@ -25,7 +25,7 @@ import psutil
 
 from locktender.base.clock import SECOND
 from locktender.base.config import Settings
-from locktender.base.quantiles import MinuteSketch
+from locktender.base.quantiles import MinuteQuantiles
 from locktender.kernel.claim import BATCHES_OFFERED, ClaimPolicy, Load, PressureSignals, claim_size
 from locktender.kernel.explain_workers import pressures
 
@@ -150,7 +150,7 @@ class Pressure:
         )
         self._total = settings.total_permits
         self._gauge = gauge or MemoryGauge()
-        self._durations = MinuteSketch(now)
+        self._durations = MinuteQuantiles(now)
         self._read_at: int | None = None
         self._published = PressureSignals()
         self._published_at: int | None = None

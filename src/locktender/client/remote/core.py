@@ -82,7 +82,7 @@ class RemoteCore(Core):
             await self.http.close()
 
 
-class Patience(NamedTuple):
+class WaitDeadline(NamedTuple):
     """How long a caller waits, and when that is over."""
 
     timeout_us: int | None
@@ -101,12 +101,12 @@ class EndsWaiter:
         self._request: asyncio.Task[list[EndedRun]] | None = None
         self._watcher: asyncio.Task[None] | None = None
 
-    def until(self, timeout_us: int | None) -> Patience:
+    def until(self, timeout_us: int | None) -> WaitDeadline:
         at = None if timeout_us is None else self._clock.monotonic() + timeout_us
-        return Patience(timeout_us, at)
+        return WaitDeadline(timeout_us, at)
 
-    async def ended(self, run_id: str, number: int, state: str, until: Patience) -> RunState:
-        """How the run ended, which was in `state`. Raises `WaitTimeout` when the patience is over first."""
+    async def ended(self, run_id: str, number: int, state: str, until: WaitDeadline) -> RunState:
+        """How the run ended, which was in `state`. Raises `WaitTimeout` when that time is over first."""
         try:
             async with asyncio.timeout(self._left(until)):
                 while (
@@ -130,7 +130,7 @@ class EndsWaiter:
         self._fail(closed())
         await end_tasks([each for each in (self._watcher, self._request) if each is not None])
 
-    def _left(self, until: Patience) -> float | None:
+    def _left(self, until: WaitDeadline) -> float | None:
         return None if until.at is None else max(0, until.at - self._clock.monotonic()) / SECOND
 
     async def _info(self, run_id: str) -> RunInfo:

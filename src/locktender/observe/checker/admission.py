@@ -47,7 +47,7 @@ class Doubt(NamedTuple):
 class CeilingDoubts(Rule):
     """Keeps what only a limit that is not yet in force can explain."""
 
-    patience: ClassVar[int] = 3
+    cycles_allowed: ClassVar[int] = 3
     """Commits of the leader after which a limit that was asked for is certainly recorded."""
 
     def __init__(self, world: HistoryState, found: list[Violation]) -> None:
@@ -82,7 +82,7 @@ class CeilingDoubts(Rule):
         latest = max((ceiling.since for ceiling in asked), default=0)
         candidates += [ceiling.limit for ceiling in asked if ceiling.since == latest]
         if not any(limit is not None and doubt.explained(limit) for limit in candidates):
-            self._doubts.append(doubt._replace(until=self._closed + self.patience))
+            self._doubts.append(doubt._replace(until=self._closed + self.cycles_allowed))
 
     def _limit(self, name: str) -> int | None:
         if name == MAX_ACTIVE:

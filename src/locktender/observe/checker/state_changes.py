@@ -78,7 +78,7 @@ class LegalEdge(Rule):
             self.report(event, f"{who} goes {before} → {after}, but it is {believed}.")
         owner = legal.get((before, after))
         if owner is None:
-            self.report(event, f"{who} goes {before} → {after}, which is no legal change.")
+            self.report(event, f"{who} goes {before} → {after}, which is not a legal change.")
             return
         actor = event.actor
         if "by" in event.data and actor.startswith("leader:"):

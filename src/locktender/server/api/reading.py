@@ -231,7 +231,7 @@ _NUMBER = re.compile(r"\d{1,18}")
 
 
 def check_address(request: Request) -> None:
-    """Raises `Malformed` for a path or query that is no text: it would be read as another name."""
+    """Raises `Malformed` for a path or query that is not text: it would be read as another name."""
     for part in (request.scope.get("raw_path", b""), request.scope["query_string"]):
         if b"%" not in part:
             continue
@@ -415,7 +415,7 @@ def words(text: str, field: str, known: typing.Iterable[str]) -> list[str]:
     for at, part in _parts(text):
         if part not in allowed:
             raise InvalidInput(
-                f"{field} is no filter: {part[:MOST_QUOTED]!r} at position {at} is unknown.",
+                f"{field} is not a filter: {part[:MOST_QUOTED]!r} at position {at} is unknown.",
                 field=field,
                 got=text,
                 hint=did_you_mean(part, allowed),

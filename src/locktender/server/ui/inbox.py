@@ -85,7 +85,7 @@ def _place(view: View) -> WaitPlace | None:
         return None
     if not (until.isdecimal() and task.isdecimal() and max(len(until), len(task)) < 19):
         raise InvalidInput(
-            "this is no place in the inbox.", field="until", got=until, hint="/inbox"
+            "this is not a place in the inbox.", field="until", got=until, hint="/inbox"
         )
     return WaitPlace(int(until), int(task))
 

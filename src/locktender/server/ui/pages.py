@@ -357,7 +357,7 @@ async def _form(request: Request, most: int) -> dict[str, str]:
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     length = headers.get("content-length", "")
     if kind != FORM or not length.isdecimal():
-        raise UnsupportedType("this is no form.", field="content-type", got=kind, hint=FORM)
+        raise UnsupportedType("this is not a form.", field="content-type", got=kind, hint=FORM)
     if int(length[:20]) > most:
         raise TooLarge(f"a form has at most {most} bytes.", field="body", got=length[:20])
     try:

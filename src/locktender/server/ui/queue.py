@@ -69,7 +69,9 @@ def _place(view: View) -> QueuePlace | None:
     if not run:
         return None
     if not (run.isdecimal() and position.isdecimal() and int(run[:20]) <= MAX_RUNS):
-        raise InvalidInput("this is no place in the queue.", field="after", got=run, hint="/queue")
+        raise InvalidInput(
+            "this is not a place in the queue.", field="after", got=run, hint="/queue"
+        )
     return QueuePlace(int(run), int(position[:18]))
 
 

@@ -156,7 +156,7 @@ async def _found(view: View, wanted: RunsFilter) -> tuple[list[RunRow], int | No
     """The runs of a page, and the cursor of the next one."""
     before = view.query("before")
     if before and not (before.isdecimal() and 0 < int(before[:20]) <= MAX_RUNS):
-        raise InvalidInput("this is no cursor.", field="before", got=before, hint="/runs")
+        raise InvalidInput("this is not a cursor.", field="before", got=before, hint="/runs")
     number = int(before) if before else None
     where = filter_of(wanted.states, view.own(wanted.pairs), wanted.flow or None, PAGE + 1)
     if wanted.q:

@@ -106,7 +106,7 @@ def iso(at: datetime) -> str:
 
 
 def count(value: float | None) -> str:
-    """With commas; -1 and None are no bound."""
+    """With commas; -1 and None mean no bound."""
     if value is None or value == -1:
         return "∞"
     return f"{value:,}"
@@ -174,7 +174,7 @@ def flow_name(flow: str) -> str:
 
 
 def step_name(step: str) -> str:
-    """As people read it: the first task of a run submitted by name is no step of its flow."""
+    """As people read it: the first task of a run submitted by name is not a step of its flow."""
     return "trace the flow" if step == TRACE else step
 
 

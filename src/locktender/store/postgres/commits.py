@@ -58,8 +58,9 @@ from locktender.store.protocol import Committed
 COPY_OVER = 1_000
 """More new tasks than this are copied in."""
 _EMPTY_IN_NEW_ROWS = frozenset({"tries", "abandons", "output", "error", "ended_at", "not_before"})
+"""Columns that `task_new_alike` writes as empty: a commit with others takes `task_new`."""
 _ALIKE = frozenset(TASK) - {"id", "idx", "token", "input"}
-"""Columns of one value in all new rows of a commit where `task_new_alike` serves. The first set is empty there."""
+"""Columns in which all new rows of a commit must agree to be written by `task_new_alike`."""
 _NEW_SPREAD = frozenset({"node", "state", "requested_at"})
 """Columns that the statement `task_new` spreads where all tasks have the same; `task_save` these:"""
 _SAVED_SPREAD = frozenset(

@@ -74,7 +74,7 @@ EVERYBODY = "*"
 def sent_and_stored(
     orders: Iterable[Order], listening: Set[str]
 ) -> tuple[list[Order], list[Order]]:
-    """Offers of which a notification is all that tells the worker, and orders that workers read.
+    """(offers that are sent in the notification alone, orders that are stored for workers to read).
 
     `listening`: workers that are sent their offers.
     """
@@ -173,7 +173,7 @@ class Listener:
         """Of which notifications reach this process now."""
 
     async def start(self) -> None:
-        """Begins to listen; returns when it does, or when it cannot yet. Else the first wait begins it."""
+        """Begins to listen, and returns when it listens or cannot yet. Else the first wait begins."""
         if not self._begin():
             return
         with suppress(TimeoutError):
@@ -267,7 +267,7 @@ class Listener:
         return self.mark
 
     def _require(self, *channels: str) -> None:
-        """From here on these are listened to, beside those that were needed before, and no others."""
+        """Listen to these channels too, beside those that were required before."""
         if not self._begun:
             self._late = self._begin()
         if not self._required.issuperset(channels):

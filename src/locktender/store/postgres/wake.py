@@ -50,7 +50,7 @@ async def wake_due(tx: PostgresSession, wake: Wake) -> Woken:
 
 
 async def _wake_alone(tx: PostgresSession, wake: Wake) -> Woken:
-    # Like a commit that ends a keyed run: what submitters read of it must not change under them.
+    # Submitters decide by what this changes: it holds their lock, as a commit that ends a keyed run does.
     async with tx.transaction(leading_alone(wake.patient)):
         # Before the fence, which gives the transaction its id: an event that is sent behind it has a greater
         # one, and would stand behind the wake-up in the history. It wakes its run the next time.

@@ -20,7 +20,6 @@ from locktender.base.states import EXECUTING_RUNS, HOLDING, TERMINAL_RUNS, RunSt
 from locktender.kernel.lanes import rank
 from locktender.store import decode
 from locktender.store.admission import TOTAL, WAITING, WINDOW_SECONDS, closing
-from locktender.store.carried_runs import compared, not_as_carried
 from locktender.store.decode import (
     asked_workers,
     decode_tags,
@@ -102,6 +101,9 @@ def commit(tx: SqliteSession, commit: Commit) -> Committed:
             got=commit.previous,
         )
     if commit.as_carried:
+        # Loaded here: notifications of SQLite carry nothing, so a commit of Locktender's never comes this way.
+        from locktender.store.carried_runs import compared, not_as_carried  # noqa: PLC0415
+
         numbers = listed([row.seq for row in commit.as_carried])
         stored = map(compared, decode.runs(tx.all("runs_queued_by_seq", numbers)))
         if set(stored) != set(map(compared, commit.as_carried)):

@@ -104,7 +104,7 @@ def open_writer(
             f"SQLite {sqlite3.sqlite_version} is too old.",
             hint=f"Use a Python built with SQLite {'.'.join(map(str, _OLDEST_SQLITE))} or newer.",
         )
-    # The write lock also covers the change to WAL, for which SQLite has no patience of its own.
+    # The write lock also covers the change to WAL, for which SQLite does not wait.
     write_lock.enter()
     try:
         session = connect(path, clock, busy_timeout_us, write=True)

@@ -191,7 +191,7 @@ def _machine() -> tuple[str, str]:
 def _unusable(base: Path, error: OSError) -> InvalidSettings:
     reason = f"cannot be used: {error.strerror or error}"
     if error.errno == errno.EEXIST:
-        reason = "is no directory"
+        reason = "is not a directory"
     return InvalidSettings(
         f"work_dir {base} {reason}.",
         field="work_dir",

@@ -270,9 +270,9 @@ FROM (
 WHERE (SELECT count(*) FROM woken) IS NOT NULL
 
 -- name: task_new_alike
--- As `task_new`, for tasks of which only id, index, token and input differ: those of most commits. Indexes and tokens
--- that are all as far from the ids are not sent, nor those that are all alike. $8 and the following are the other
--- columns that a new row has, in the order of `folded_rows.TASK`.
+-- As `task_new`, for tasks of which only id, index, token and input differ: those of most commits. Where every
+-- token, or every index, is its id plus the same number, or all indexes are alike, only that number is sent. $8 and
+-- the following are the other columns that a new row has, in the order of `folded_rows.TASK`.
 INSERT INTO locktender.task (
     id, node, idx, state, attempt, tries, abandons, offers, token, worker, held, input, output,
     error, requested_at, scheduled_at, started_at, ended_at, not_before, eligible_at

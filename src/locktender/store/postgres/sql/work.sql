@@ -96,8 +96,8 @@ ORDER BY t.id FOR NO KEY UPDATE OF t
 -- The worker owns them from here, if they are still offered to it under these tokens. Rows are locked in the
 -- order of the array, which is sorted: only nested loops are planned. What a row must be is compared with values that
 -- depend on `v`: a plan made while the table was small would else find rows by it, and read all of them when it has
--- grown. Tokens that are all as far from the ids are not sent. An event is made of three texts, the task's number and
--- its token.
+-- grown. Where every token is its id plus the same number, only that number ($3) is sent. An event is made of three
+-- texts, the task's number and its token.
 UPDATE locktender.task t SET state = 'running', attempt = t.attempt + 1, started_at = clock.now
 FROM unnest($1::bigint[], $2::bigint[]) v (id, token), clock
 WHERE t.id = v.id AND t.token = coalesce(v.token, v.id + $3::bigint)
