@@ -24,7 +24,7 @@ from locktender.base.changes import End
 from locktender.base.clock import SystemClock
 from locktender.base.config import Settings
 from locktender.base.graph import Node
-from locktender.base.quantiles import MinuteSketch
+from locktender.base.quantiles import MinuteQuantiles
 from locktender.client.client_async import AsyncClient
 from locktender.flows.registry import registry
 from locktender.store.sqlite.store import SqliteStore
@@ -268,7 +268,7 @@ def nanoseconds(call: Callable[[], object], times: int) -> float:
 
 
 def pressure() -> list[Figure]:
-    sketch = MinuteSketch(0)
+    sketch = MinuteQuantiles(0)
     felt = Pressure(Settings(), 0)
     permits, flying = Settings().permits(), {"async": 40, "thread": 2}
     add = nanoseconds(lambda: sketch.add(12_345), 100_000)
