@@ -43,7 +43,7 @@ test: $(STAMP) $(BROWSER)
 # The inner loop: kernel, flows, store and the basics of the command line, in about a minute.
 CLI_BASICS := $(addprefix tests/cli/test_,no_store.py run.py run_views.py start.py workers.py)
 test-fast: $(STAMP)
-	$(BIN)/pytest -q -n 2 --dist worksteal tests/kernel tests/store $(CLI_BASICS)
+	$(BIN)/pytest -q -n 3 --dist worksteal tests/kernel tests/store $(CLI_BASICS)
 
 # Everything, with what only Linux has removed (tests/support/without_linux). Tests of that are skipped.
 test-portable: $(STAMP)

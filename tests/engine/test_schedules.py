@@ -21,6 +21,7 @@ from locktender import (
     NotFound,
     RunState,
     connect_async,
+    embedded,
     flow,
     step,
     wait_event,
@@ -304,6 +305,36 @@ def test_utc_needs_no_time_zone_database_others_name_it():
     first, second = done.stdout.splitlines()
     assert first == str(3 * 3_600 * 1_000_000)
     assert second == "tz Install the system's package tzdata, or: pip install tzdata"
+
+
+LISTED_WITHOUT_ZONES = """
+import sys
+sys.modules["tzdata"] = None
+from locktender import connect
+with connect(sys.argv[1]) as client:
+    for each in client.schedules.list():
+        print(each.name, each.at or each.next[:1], each.why, sep="|")
+"""
+
+
+def test_a_machine_without_the_zone_lists_all_schedules(tmp_path: Path):
+    url = str(tmp_path / "locktender.db")
+    with embedded(url) as client:
+        eventually(lambda: client.schedules.set("plain", "sched plain", every="1000h"))
+        client.schedules.set("berlin", plain, cron="0 3 * * *", tz="Europe/Berlin")
+        client.schedules.set("once", plain, at="2037-07-01T09:00", tz="Europe/Berlin")
+    done = subprocess.run(
+        [sys.executable, "-c", LISTED_WITHOUT_ZONES, url],
+        env={"PYTHONTZPATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    shown = {name: (at, why) for name, at, why in (x.split("|") for x in done.stdout.splitlines())}
+    assert shown["plain"][1].startswith("scheduled: next tick")
+    assert shown["once"][0] == "2037-07-01 07:00:00+00:00"
+    for name in ("berlin", "once"):
+        assert "no time zone database to find 'Europe/Berlin' in. Install" in shown[name][1]
 
 
 def test_a_name_that_nobody_announced_is_refused(engine: Client):

@@ -6,9 +6,10 @@ What is carried proves nothing: any program that can connect can notify.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,11 +18,16 @@ import pytest
 
 from locktender import Client, connect, embedded, flow, step
 from locktender.base.clock import SECOND
+from locktender.base.events import unpack
+from locktender.base.limits import Limits
 from locktender.base.model import NewRun, RunRow
+from locktender.kernel.scheduler import Scheduler
+from locktender.leader.queue_reader import QueueReader
 from locktender.store.carried_runs import MAX_CARRIED_BYTES, read_carried
+from locktender.store.postgres.listener import Listener
 from locktender.store.postgres.options import parse
 from locktender.store.postgres.store import PostgresStore
-from locktender.store.protocol import ChangeNotice, Submit
+from locktender.store.protocol import BEGINNING, ChangeNotice, Gather, Submit
 from locktender.testing import check_history, eventually
 from locktender.testing.conformance.world import DIGEST, GRAPH, new_run
 from locktender.testing.postgres_server import connected, execute, run
@@ -105,6 +111,11 @@ def test_what_cannot_be_read_is_left_out(text: str):
     assert read_carried(5, 5, text) == []
 
 
+@pytest.mark.parametrize("text", ["\x00", "\ud800"])
+def test_what_postgres_has_in_no_text_is_left_out(text: str):
+    assert read_carried(5, 5, _rows(flow=text)) == []
+
+
 def _rows(**changed: Any) -> str:
     row: dict[str, Any] = {
         "id": new_run().id,
@@ -156,17 +167,108 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+def _let_one_be_named(client: Client) -> None:
+    """The first submission goes another way, and the first one that is named in a term is read."""
+    assert [client.submit(doubled, n).result(TIMEOUT) for n in (1, 2)] == [2, 4]
+
+
 def _last(client: Client) -> int:
     return len(client.runs.list(limit=100))
 
 
 def test_the_leader_does_not_read_what_was_carried(postgres_url: str, read: list[int]):
     with embedded(postgres_url, grace="2s"), connect(postgres_url) as client:
-        first = client.submit(doubled, 1)
-        assert first.result(TIMEOUT) == 2
+        _let_one_be_named(client)
         seen = list(read)
         assert [client.submit(doubled, n).result(TIMEOUT) for n in range(5)] == [0, 2, 4, 6, 8]
         assert read == seen
+    check_history(postgres_url)
+
+
+class LateNotices:
+    """Notifications of submissions are given to the leader when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._kept: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
+        self.at_once = False
+        received = Listener._receive
+
+        def receive(listener: Listener, connection: Any, pid: int, channel: str, payload: object):
+            text = str(payload)
+            give = functools.partial(received, listener, connection, pid, channel, payload)
+            if " submit " not in text or len(text) < 100:
+                return give()
+            self._kept.append((asyncio.get_running_loop(), give))
+            # Another process has committed something: the leader reads the history, this submission too.
+            received(listener, connection, pid, channel, "another finish")
+            return give() if self.at_once else None
+
+        monkeypatch.setattr(Listener, "_receive", receive)
+
+    def give(self) -> int:
+        """How many were given."""
+        kept, self._kept = self._kept, []
+        for loop, give in kept:
+            loop.call_soon_threadsafe(give)
+        return len(kept)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_notification_may_come_late_or_twice(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, at_once: bool
+):
+    """The run was started before: the leader neither starts it again nor loses its term."""
+    notices = LateNotices(monkeypatch)
+    notices.at_once = at_once
+    with embedded(postgres_url, grace="2s"), connect(postgres_url) as client:
+        _let_one_be_named(client)
+        term = run(_term(postgres_url))
+        given = 0
+        for n in range(6):
+            assert client.submit(doubled, n).result(TIMEOUT) == 2 * n
+            given += notices.give()
+        assert client.submit(doubled, 6).result(TIMEOUT) == 12
+        assert given >= 5
+        assert run(_term(postgres_url)) == term
+    check_history(postgres_url)
+
+
+async def test_what_was_told_wrongly_of_a_run_to_come_is_replaced(postgres_url: str):
+    """A gate blocks it. When its own row is read, nothing is left of what the notification said."""
+    async with two_stores(postgres_url) as (leader, submitter):
+        reader, scheduler = QueueReader(leader), Scheduler(Limits(max_concurrent_runs=0), 1, "test")
+        reader.notified([1])
+        await reader.fill(scheduler, is_behind=False)
+        [wrong] = read_carried(2, 2, _rows(params="WzddCg=="))
+        reader.notified([2], [wrong])
+        await reader.fill(scheduler, is_behind=False)
+        assert scheduler.ledger.heads[2].row == wrong
+        assert not reader.has_read(2)
+
+        [stored] = await submitter.submit(Submit([new_run()], {}))
+        assert stored.seq == 2
+        gathered = await leader.gather(Gather(BEGINNING, "test", 1_000))
+        reader.history_read()
+        for event in (event for row in gathered.events for event in unpack(row)):
+            reader.arrived(event)
+        await reader.fill(scheduler, is_behind=False)
+        [row] = await leader.arrivals([2])
+        assert scheduler.ledger.heads[2].row == row
+        assert reader.has_read(2)
+
+
+def test_a_run_is_not_held_for_what_a_notification_said(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+):
+    """Its arguments cannot be read: the term ends, and the next one reads the row."""
+    with embedded(postgres_url, grace="2s"), connect(postgres_url) as client:
+        _let_one_be_named(client)
+        graph = run(_graph(postgres_url))
+        with caplog.at_level(logging.WARNING):
+            _notify(postgres_url, _last(client) + 1, _rows(graph=graph, params="eA=="))
+            eventually(lambda: "is what the notification of its submission" in caplog.text, TIMEOUT)
+        assert client.submit(doubled, 4).result(TIMEOUT) == 8
+        assert "held" not in caplog.text
     check_history(postgres_url)
 
 
@@ -175,20 +277,20 @@ def test_a_run_that_nobody_submitted_does_not_start(
 ):
     """The leader has decided on it; its commit is refused, and it reads everything again."""
     with embedded(postgres_url, grace="2s"), connect(postgres_url) as client:
-        assert client.submit(doubled, 1).result(TIMEOUT) == 2
+        _let_one_be_named(client)
         graph = run(_graph(postgres_url))
         with caplog.at_level(logging.WARNING):
             _notify(postgres_url, _last(client) + 1, _rows(graph=graph))
             eventually(lambda: "the notification of its submission" in caplog.text, TIMEOUT)
         assert client.submit(doubled, 4).result(TIMEOUT) == 8
-        assert _last(client) == 2
+        assert _last(client) == 3
     check_history(postgres_url)
 
 
 def test_what_cannot_be_used_of_a_notification_is_read(postgres_url: str, read: list[int]):
     """Neither the run nor the term is to blame."""
     with embedded(postgres_url, grace="2s"), connect(postgres_url) as client:
-        assert client.submit(doubled, 1).result(TIMEOUT) == 2
+        _let_one_be_named(client)
         seq = _last(client) + 1
         _notify(postgres_url, seq, _rows(graph="unknown"))
         eventually(lambda: seq in read, TIMEOUT)
@@ -196,6 +298,11 @@ def test_what_cannot_be_used_of_a_notification_is_read(postgres_url: str, read: 
         assert later.result(TIMEOUT) == 8
         assert {each.state for each in client.runs.list(limit=10)} == {"succeeded"}
     check_history(postgres_url)
+
+
+async def _term(url: str) -> int:
+    async with connected(url) as conn:
+        return await conn.fetchval("SELECT term FROM locktender.leader")
 
 
 async def _graph(url: str) -> str:

@@ -18,7 +18,7 @@ from locktender.base.names import did_you_mean
 from locktender.base.names import name as checked_name
 from locktender.base.schedule_options import make_spec
 from locktender.base.schedules import CatchUp, Overlap, ScheduleRow, TickOutcome, TickRow
-from locktender.base.ticks import moment
+from locktender.base.ticks import moment, zone
 from locktender.base.tracebacks import public
 from locktender.client.bridge import Bridge, documented_as
 from locktender.client.by_name import announced_flow, prepare_named
@@ -256,16 +256,22 @@ def _info(row: ScheduleRow, ticks: list[TickRow], now: int) -> ScheduleInfo:
     if spec is None:
         return _unreadable(row)
     after = max(row.state.last, now)
-    coming = (
-        [] if row.paused else list(islice(spec.timing(row.state.anchor).ticks(after), NEXT_TICKS))
-    )
+    coming: list[int] = []
+    tz, missing = spec.tz, ""
+    try:
+        zone(tz)
+        if not row.paused:
+            coming = list(islice(spec.timing(row.state.anchor).ticks(after), NEXT_TICKS))
+    except InvalidInput as error:
+        # It was set on a machine that knows the zone.
+        tz, missing = "UTC", f"; {error.message} {error.hint}"
     return ScheduleInfo(
         name=row.name,
         flow=spec.flow,
         args=msgspec.json.decode(spec.args),
         cron=spec.cron,
         every=None if spec.every_us is None else spec.every_us / SECOND,
-        at=None if spec.at is None else moment(spec.at, spec.tz),
+        at=None if spec.at is None else moment(spec.at, tz),
         tz=spec.tz,
         jitter=spec.jitter_us / SECOND,
         overlap=spec.overlap,
@@ -273,10 +279,10 @@ def _info(row: ScheduleRow, ticks: list[TickRow], now: int) -> ScheduleInfo:
         max_active=spec.max_active,
         paused=row.paused,
         source="declared" if row.live is None else "live",
-        next=[moment(tick, spec.tz) for tick in coming],
-        last=[TickInfo(moment(each.tick, spec.tz), *each[1:4]) for each in ticks],
+        next=[moment(tick, tz) for tick in coming],
+        last=[TickInfo(moment(each.tick, tz), *each[1:4]) for each in ticks],
         active=[run.id for run in row.state.runs],
-        why=_why(row, coming, ticks, spec.tz),
+        why=_why(row, coming, ticks, tz) + missing,
         tags=spec.tags,
     )
 

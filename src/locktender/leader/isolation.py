@@ -14,6 +14,7 @@ import msgspec
 
 from locktender.base.changes import End
 from locktender.base.commits import Commit, RunEvents
+from locktender.base.errors import NotLeader
 from locktender.base.events import NOBODY, Change
 from locktender.base.ids import run_of
 from locktender.base.model import Failure, LimitRow, Request, StoredRequest, WorkerRow
@@ -23,6 +24,7 @@ from locktender.leader.commit_pipeline import CommitRefused
 from locktender.leader.own_worker import OwnWorker
 from locktender.leader.queue_reader import QueueReader
 from locktender.observe.metrics import Metrics
+from locktender.store.carried_runs import not_as_carried
 from locktender.store.decode import encode
 from locktender.store.protocol import Finish, HoldRuns, Store
 from locktender.store.readable import is_fault, reason_of
@@ -83,7 +85,11 @@ class Isolation:
             done = [fault.stored.seq]
             await self._store.commit(Commit(*place, requests_done=done, events=[told]))
         elif isinstance(fault, RunFault):
+            if not all(map(self._queue.has_read, fault.runs)):
+                raise NotLeader(f"{fault}: this is what the notification of its submission said")
             await self.hold(*place, fault.runs)
+        elif fault.commit.as_carried:
+            raise not_as_carried(fault.commit)
         else:
             log.error("%s", fault)
             runs = await refused_runs(self._store, fault.commit)

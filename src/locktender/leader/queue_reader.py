@@ -23,6 +23,7 @@ from locktender.kernel.lanes import rank
 from locktender.kernel.render import looked_into
 from locktender.kernel.scheduler import Scheduler
 from locktender.store import blob_values
+from locktender.store.carried_runs import compared
 from locktender.store.decode import task_fault
 from locktender.store.protocol import Heads, ReassignLanes, Store, WokenRows
 from locktender.store.readable import is_fault, reason_of
@@ -36,6 +37,8 @@ MIN_HEADS_PER_LANE = 2
 READ_BELOW = 64
 """With fewer heads left, or half of those that were read, a lane is read on, so that it does not run dry."""
 MAX_GRAPHS = 1_000
+MAX_CARRIED_ROWS = 256
+"""Kept while the history is read; runs that are named beside them are read."""
 BEGUN_AT_ONCE = 256
 """Runs that have begun whose tasks are read together."""
 
@@ -67,6 +70,11 @@ class QueueReader:
         """Runs that were submitted, as a notification says."""
         self._carried: dict[int, RunRow] = {}
         """Rows of some of them, as the notification has them."""
+        self._newest = 0
+        """The highest number of a run told of in this term. Numbers follow the order of submissions: a run
+        with a higher one was certainly not started, nor ended, before its notification came."""
+        self._any_named = False
+        """The first notifications of a term may have waited here since the one before it."""
         self._unchecked: dict[int, RunRow] = {}
         """Such rows that the scheduler has: the commit that starts or ends their runs compares them."""
         self._known: set[int] = set()
@@ -113,7 +121,8 @@ class QueueReader:
         """
         self._named += runs
         for row in carried:
-            self._carried.setdefault(row.seq, row)
+            if len(self._carried) < MAX_CARRIED_ROWS:
+                self._carried.setdefault(row.seq, row)
 
     def history_read(self) -> None:
         """Everything was read of the history that was there when the last rows were."""
@@ -121,6 +130,7 @@ class QueueReader:
 
     def arrived(self, event: Event) -> None:
         """A run was queued. It is read unless it stands behind the heads that its lane holds."""
+        self._newest = max(self._newest, event.run)
         number, rank = event.data.get("lane"), event.data.get("rank")
         if not isinstance(number, int) or not isinstance(rank, list):
             return
@@ -184,6 +194,10 @@ class QueueReader:
                 unchecked.append(row)
         return unchecked
 
+    def has_read(self, run: int) -> bool:
+        """Whether its row was read: else it is what a notification said."""
+        return run not in self._unchecked
+
     @property
     def needs_reading(self) -> bool:
         return bool(self._stale or self._new or self._named)
@@ -211,20 +225,29 @@ class QueueReader:
                 rows += await self._store.arrivals(unread)
                 for gone in set(unread).difference(row.seq for row in rows):
                     self.left(gone)
+                    if self._unchecked.pop(gone, None) is not None:
+                        scheduler.ledger.drop_head(gone)
             await self._put_all(scheduler, rows)
         if named:
-            carried, self._carried = self._carried, {}
-            if unread := [run for run in named if run not in carried]:
-                for row in await self._store.arrivals(unread):
-                    await self._put_named(scheduler, row)
-            for row in carried.values():
-                await self._put_named(scheduler, row, unchecked=True)
+            await self._fill_named(scheduler, named)
         if self._stale:
             await self._read_on(scheduler)
         self._stale |= self._moved
         self._moved = set()
         # What is left of them would be old in the next turn.
         self._rows, self._woken, self._woken_tasks, self._woken_mails = {}, {}, {}, []
+
+    async def _fill_named(self, scheduler: Scheduler, named: list[int]) -> None:
+        """Of a run that may have been told of before, the row is read: it may have been started since."""
+        carried, self._carried = self._carried, {}
+        newest, first = self._newest, not self._any_named
+        fresh = {run: row for run, row in carried.items() if run > newest and not first}
+        self._newest, self._any_named = max(newest, *named), True
+        if unread := [run for run in named if run not in fresh]:
+            for row in await self._store.arrivals(unread):
+                await self._put_named(scheduler, row)
+        for row in fresh.values():
+            await self._put_named(scheduler, row, unchecked=True)
 
     async def _put_named(
         self, scheduler: Scheduler, row: RunRow, *, unchecked: bool = False
@@ -253,6 +276,7 @@ class QueueReader:
             lane.held.add(row.seq)
             lane.last = rank(scheduler.ledger.limits, row.priority, row.queued_at)
             self._lane_of[row.seq] = row.lane
+            self._newest = max(self._newest, row.seq)
             if row.seq not in heads or heads[row.seq].row.priority != row.priority:
                 rows.append(row)
         await self._put_all(scheduler, rows)
@@ -281,7 +305,9 @@ class QueueReader:
                     mails += await self._store.mail_ready(after)
                 scheduler.lifecycle.mail.put_ready(woken, mails)
             for row in several:
-                self._unchecked.pop(row.seq, None)
+                said = self._unchecked.pop(row.seq, None)
+                if said is not None and compared(said) != compared(row):
+                    scheduler.ledger.drop_head(row.seq)
                 await self._put(scheduler, row, tasks.get(row.seq))
 
     async def _put(

@@ -59,6 +59,8 @@ def carried(runs: Sequence[Sequence[Any]]) -> str | None:
 
 def read_carried(first: int, last: int, text: str) -> list[RunRow]:
     """The rows of the runs from `first` to `last`; none where the text is not what it should be."""
+    if r"\u0000" in text:  # no text of PostgreSQL has it
+        return []
     try:
         found = _decode(text)
     except (msgspec.MsgspecError, UnicodeError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from locktender.base.model import RunRow
 from locktender.store.carried_runs import read_carried
 from locktender.store.protocol import ChangeNotice, OfferNotice, RunsEnded
 
@@ -80,7 +79,8 @@ class ReceivedCommits:
         self._look = True
         self._accepted_by: set[str] = set()
         self._queued: list[int] = []
-        self._carried: list[RunRow] = []
+        self._carried: list[tuple[int, int, str]] = []
+        """First and last run, and the text of their rows."""
         self._mailed: list[tuple[int, int]] = []
         self._outbox = False
         self._filled = asyncio.Event()
@@ -107,7 +107,8 @@ class ReceivedCommits:
             return
         if len(self._queued) + highest - lowest < MAX_QUEUED_RUNS:
             self._queued += range(lowest, highest + 1)
-            self._carried += read_carried(lowest, highest, rows) if rows else ()
+            if rows:
+                self._carried.append((lowest, highest, rows))
             self._filled.set()
         else:
             self.look()
@@ -136,7 +137,7 @@ class ReceivedCommits:
             tuple(self._queued),
             tuple(self._mailed),
             self._outbox,
-            tuple(self._carried),
+            tuple(row for told in self._carried for row in read_carried(*told)),
         )
         self._look = self._outbox = False
         self._accepted_by.clear()
