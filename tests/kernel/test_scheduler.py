@@ -492,6 +492,24 @@ def test_a_run_past_its_deadline_times_out():
     assert end.state == RunState.TIMED_OUT
 
 
+@pytest.mark.parametrize("queued", [True, False])
+def test_the_deadline_of_an_earlier_try_ends_nothing(queued: bool):
+    """A retried run has a deadline of its own, whether it waits or executes when the first one would have come."""
+    stage = Stage(graph(step()))
+    stage.submit(deadline_at=NOW + 50)
+    stage.end(stage.entry("a"), "failed")
+    assert [end.state for end in stage.cycle().commit.runs_ended] == [RunState.FAILED]
+    if queued:
+        stage.lead.ledger.run_gate.set(0)
+    stage.submit(generation=1, deadline_at=NOW + 90)
+    stage.now = NOW + 50
+    cycle = stage.cycle()
+    assert (cycle.stops, cycle.commit.runs_ended) == ([], [])
+    stage.now = NOW + 90
+    cycle = stage.cycle()
+    assert len(cycle.stops) + len(cycle.commit.runs_ended) == 1
+
+
 def test_the_queue_timeout_names_the_gate():
     limits = Limits(pools={"db": PoolRule(1)})
     stage = Stage(graph(items(pools=needs(db=1), queue_timeout_us=500)), limits)

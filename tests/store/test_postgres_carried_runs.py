@@ -18,7 +18,7 @@ import pytest
 
 from locktender import Client, connect, embedded, flow, step
 from locktender.base.clock import SECOND
-from locktender.base.events import unpack
+from locktender.base.events import Event, unpack
 from locktender.base.limits import Limits
 from locktender.base.model import NewRun, RunRow
 from locktender.kernel.scheduler import Scheduler
@@ -79,30 +79,33 @@ async def _opened(url: str) -> AsyncIterator[PostgresStore]:
         await store.close()
 
 
-async def heard(leader: PostgresStore, submitter: PostgresStore, *runs: NewRun) -> ChangeNotice:
-    # The first of its kind goes another way, which makes its lane known.
-    await submitter.submit(Submit([msgspec.structs.replace(runs[0], id=new_run().id)], {}))
-    [*_, last] = await submitter.submit(Submit(list(runs), {}))
+async def heard(
+    leader: PostgresStore, submitter: PostgresStore, *runs: NewRun
+) -> tuple[ChangeNotice, list[NewRun]]:
+    """What the leader is told of these runs, submitted under new ids until one statement did."""
     async with asyncio.timeout(60):
-        while last.seq not in (told := await leader.wait_for_changes(60 * SECOND)).queued:
-            pass
-    return told
+        while True:
+            given = [msgspec.structs.replace(each, id=new_run().id) for each in runs]
+            [*_, last] = await submitter.submit(Submit(given, {}))
+            told = await leader.wait_for_changes(SECOND)
+            if last.seq in told.queued:
+                return told, given
 
 
 @pytest.mark.parametrize("given", [[new_run()], [UNUSUAL], [new_run(), new_run()]])
 async def test_small_rows_are_carried_as_they_are_stored(postgres_url: str, given: list[NewRun]):
     async with two_stores(postgres_url) as (leader, submitter):
-        told = await heard(leader, submitter, *given)
+        told, submitted = await heard(leader, submitter, *given)
         carried = list(told.carried)[-len(given) :]
         assert carried == await leader.arrivals(list(told.queued)[-len(given) :])
-        assert [row.id for row in carried] == [each.id for each in given]
+        assert [row.id for row in carried] == [each.id for each in submitted]
 
 
 @pytest.mark.parametrize("count", [MAX_CARRIED_BYTES, MAX_CARRIED_BYTES - 200])
 async def test_larger_rows_are_named(postgres_url: str, count: int):
     large = msgspec.structs.replace(new_run(), params=b'{"x":"' + b"x" * count + b'"}')
     async with two_stores(postgres_url) as (leader, submitter):
-        told = await heard(leader, submitter, large)
+        told, _ = await heard(leader, submitter, large)
         assert not told.carried
 
 
@@ -153,6 +156,18 @@ def _notify(url: str, seq: int, rows: str) -> None:
     run(execute(url, f"SELECT pg_notify('{channel}', '{payload}')"))
 
 
+def _notify_until(
+    url: str, text: str, rows: str, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Again and again: where the leader reads the history anyway, it takes nothing of a notification."""
+
+    def logged() -> bool:
+        _notify(url, _last(client) + 1, rows)
+        return text in caplog.text
+
+    eventually(logged, TIMEOUT)
+
+
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The runs whose rows the leader has read."""
@@ -167,21 +182,20 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def _let_one_be_named(client: Client) -> None:
-    """The first submission goes another way, and the first one that is named in a term is read."""
-    assert [client.submit(doubled, n).result(TIMEOUT) for n in (1, 2)] == [2, 4]
-
-
 def _last(client: Client) -> int:
     return len(client.runs.list(limit=100))
 
 
 def test_the_leader_does_not_read_what_was_carried(postgres_url: str, read: list[int]):
     with embedded(postgres_url, grace="2s"), connect(postgres_url) as client:
-        _let_one_be_named(client)
-        seen = list(read)
-        assert [client.submit(doubled, n).result(TIMEOUT) for n in range(5)] == [0, 2, 4, 6, 8]
-        assert read == seen
+        assert client.submit(doubled, 1).result(TIMEOUT) == 2  # the first goes another way
+
+        def unread() -> bool:
+            """It is read if the history told of it first."""
+            assert client.submit(doubled, 4).result(TIMEOUT) == 8
+            return _last(client) not in read
+
+        eventually(unread, TIMEOUT)
     check_history(postgres_url)
 
 
@@ -199,9 +213,10 @@ class LateNotices:
             if " submit " not in text or len(text) < 100:
                 return give()
             self._kept.append((asyncio.get_running_loop(), give))
+            if self.at_once:
+                return give()
             # Another process has committed something: the leader reads the history, this submission too.
-            received(listener, connection, pid, channel, "another finish")
-            return give() if self.at_once else None
+            return received(listener, connection, pid, channel, "another finish")
 
         monkeypatch.setattr(Listener, "_receive", receive)
 
@@ -215,46 +230,85 @@ class LateNotices:
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_notification_may_come_late_or_twice(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch, at_once: bool
+    postgres_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    at_once: bool,
 ):
-    """The run was started before: the leader neither starts it again nor loses its term."""
+    """The run was started before: the leader neither starts it again nor loses its term for it."""
     notices = LateNotices(monkeypatch)
     notices.at_once = at_once
+    caplog.set_level(logging.WARNING)
     with embedded(postgres_url, grace="2s"), connect(postgres_url) as client:
-        _let_one_be_named(client)
-        term = run(_term(postgres_url))
-        given = 0
-        for n in range(6):
-            assert client.submit(doubled, n).result(TIMEOUT) == 2 * n
-            given += notices.give()
+        assert client.submit(doubled, 1).result(TIMEOUT) == 2  # the first goes another way
+
+        def given() -> int:
+            assert client.submit(doubled, 4).result(TIMEOUT) == 8
+            return notices.give()
+
+        for _ in range(5):
+            eventually(given, TIMEOUT)
         assert client.submit(doubled, 6).result(TIMEOUT) == 12
-        assert given >= 5
-        assert run(_term(postgres_url)) == term
+    assert "the notification of its submission" not in caplog.text
     check_history(postgres_url)
 
 
-async def test_what_was_told_wrongly_of_a_run_to_come_is_replaced(postgres_url: str):
-    """A gate blocks it. When its own row is read, nothing is left of what the notification said."""
+async def test_what_was_told_wrongly_of_a_run_is_replaced(postgres_url: str):
+    """A gate blocks it. In the next turn its own row is read, and nothing is left of the notification."""
     async with two_stores(postgres_url) as (leader, submitter):
         reader, scheduler = QueueReader(leader), Scheduler(Limits(max_concurrent_runs=0), 1, "test")
-        reader.notified([1])
-        await reader.fill(scheduler, is_behind=False)
-        [wrong] = read_carried(2, 2, _rows(params="WzddCg=="))
+        reader.begin([], 1)
+        await submitter.submit(Submit([new_run()], {}))
+        [row] = await leader.arrivals([2])
+        [wrong] = read_carried(2, 2, _rows(params="WzddCg==", deadline_at=5))
         reader.notified([2], [wrong])
         await reader.fill(scheduler, is_behind=False)
         assert scheduler.ledger.heads[2].row == wrong
         assert not reader.has_read(2)
+        assert reader.needs_reading
 
-        [stored] = await submitter.submit(Submit([new_run()], {}))
-        assert stored.seq == 2
+        await reader.fill(scheduler, is_behind=False)
+        assert scheduler.ledger.heads[2].row == row
+        assert reader.has_read(2)
+        assert not scheduler.cycle(row.queued_at + SECOND).commit.runs_ended
+
+
+async def test_a_run_that_is_not_there_is_forgotten(postgres_url: str):
+    """When one of that number comes, it is read."""
+    async with two_stores(postgres_url) as (leader, submitter):
+        reader, scheduler = QueueReader(leader), Scheduler(Limits(max_concurrent_runs=0), 1, "test")
+        reader.begin([], 1)
+        reader.notified([2], read_carried(2, 2, _rows()))
+        await reader.fill(scheduler, is_behind=False)
+        assert 2 in scheduler.ledger.heads
+        await reader.fill(scheduler, is_behind=False)
+        assert 2 not in scheduler.ledger.heads
+
+        await submitter.submit(Submit([new_run()], {}))
         gathered = await leader.gather(Gather(BEGINNING, "test", 1_000))
-        reader.history_read()
         for event in (event for row in gathered.events for event in unpack(row)):
             reader.arrived(event)
         await reader.fill(scheduler, is_behind=False)
-        [row] = await leader.arrivals([2])
-        assert scheduler.ledger.heads[2].row == row
-        assert reader.has_read(2)
+        assert [scheduler.ledger.heads[2].row] == await leader.arrivals([2])
+
+
+@pytest.mark.parametrize("told", ["history", "snapshot", "start"])
+async def test_a_row_is_used_only_of_a_run_that_is_new(postgres_url: str, told: str):
+    """Of one that the leader may have been told of before, the notification is late."""
+    async with two_stores(postgres_url) as (leader, _):
+        reader, scheduler = QueueReader(leader), Scheduler(Limits(max_concurrent_runs=0), 1, "test")
+        reader.begin([], 9 if told == "snapshot" else 1)
+        if told == "start":
+            reader.leave([9])
+        if told == "history":
+            event = Event(1, 1, 0, 0, "client", 9, "run", 0, "", "queued", 0, {})
+            reader.arrived(event)
+        reader.notified([9], read_carried(9, 9, _rows()))
+        await reader.fill(scheduler, is_behind=False)
+        assert not scheduler.ledger.heads
+        reader.notified([10], read_carried(10, 10, _rows()))
+        await reader.fill(scheduler, is_behind=False)
+        assert list(scheduler.ledger.heads) == [10]
 
 
 def test_a_run_is_not_held_for_what_a_notification_said(
@@ -262,11 +316,13 @@ def test_a_run_is_not_held_for_what_a_notification_said(
 ):
     """Its arguments cannot be read: the term ends, and the next one reads the row."""
     with embedded(postgres_url, grace="2s"), connect(postgres_url) as client:
-        _let_one_be_named(client)
+        assert client.submit(doubled, 1).result(TIMEOUT) == 2  # the first goes another way
         graph = run(_graph(postgres_url))
         with caplog.at_level(logging.WARNING):
-            _notify(postgres_url, _last(client) + 1, _rows(graph=graph, params="eA=="))
-            eventually(lambda: "is what the notification of its submission" in caplog.text, TIMEOUT)
+            wrong = _rows(graph=graph, params="eA==")
+            _notify_until(
+                postgres_url, "is what the notification of its submission", wrong, client, caplog
+            )
         assert client.submit(doubled, 4).result(TIMEOUT) == 8
         assert "held" not in caplog.text
     check_history(postgres_url)
@@ -277,32 +333,36 @@ def test_a_run_that_nobody_submitted_does_not_start(
 ):
     """The leader has decided on it; its commit is refused, and it reads everything again."""
     with embedded(postgres_url, grace="2s"), connect(postgres_url) as client:
-        _let_one_be_named(client)
+        assert client.submit(doubled, 1).result(TIMEOUT) == 2  # the first goes another way
         graph = run(_graph(postgres_url))
         with caplog.at_level(logging.WARNING):
-            _notify(postgres_url, _last(client) + 1, _rows(graph=graph))
-            eventually(lambda: "the notification of its submission" in caplog.text, TIMEOUT)
+            _notify_until(
+                postgres_url,
+                "the notification of its submission",
+                _rows(graph=graph),
+                client,
+                caplog,
+            )
         assert client.submit(doubled, 4).result(TIMEOUT) == 8
-        assert _last(client) == 3
+        assert _last(client) == 2
     check_history(postgres_url)
 
 
 def test_what_cannot_be_used_of_a_notification_is_read(postgres_url: str, read: list[int]):
     """Neither the run nor the term is to blame."""
     with embedded(postgres_url, grace="2s"), connect(postgres_url) as client:
-        _let_one_be_named(client)
+        assert client.submit(doubled, 1).result(TIMEOUT) == 2  # the first goes another way
         seq = _last(client) + 1
-        _notify(postgres_url, seq, _rows(graph="unknown"))
-        eventually(lambda: seq in read, TIMEOUT)
+
+        def was_read() -> bool:
+            _notify(postgres_url, seq, _rows(graph="unknown"))
+            return seq in read
+
+        eventually(was_read, TIMEOUT)
         later = client.submit(doubled, 4)
         assert later.result(TIMEOUT) == 8
         assert {each.state for each in client.runs.list(limit=10)} == {"succeeded"}
     check_history(postgres_url)
-
-
-async def _term(url: str) -> int:
-    async with connected(url) as conn:
-        return await conn.fetchval("SELECT term FROM locktender.leader")
 
 
 async def _graph(url: str) -> str:

@@ -257,14 +257,13 @@ def _info(row: ScheduleRow, ticks: list[TickRow], now: int) -> ScheduleInfo:
         return _unreadable(row)
     after = max(row.state.last, now)
     coming: list[int] = []
-    tz, missing = spec.tz, ""
+    tz, unknown = spec.tz, ""
     try:
         zone(tz)
-        if not row.paused:
-            coming = list(islice(spec.timing(row.state.anchor).ticks(after), NEXT_TICKS))
-    except InvalidInput as error:
-        # It was set on a machine that knows the zone.
-        tz, missing = "UTC", f"; {error.message} {error.hint}"
+    except InvalidInput as error:  # it was set on a machine that knows the zone
+        tz, unknown = "UTC", f"; times are in UTC here: {error.message} {error.hint}"
+    if not row.paused and not (unknown and spec.cron):
+        coming = list(islice(spec.timing(row.state.anchor).ticks(after), NEXT_TICKS))
     return ScheduleInfo(
         name=row.name,
         flow=spec.flow,
@@ -282,7 +281,7 @@ def _info(row: ScheduleRow, ticks: list[TickRow], now: int) -> ScheduleInfo:
         next=[moment(tick, tz) for tick in coming],
         last=[TickInfo(moment(each.tick, tz), *each[1:4]) for each in ticks],
         active=[run.id for run in row.state.runs],
-        why=_why(row, coming, ticks, tz) + missing,
+        why=_why(row, coming, ticks, tz, known=not unknown) + unknown,
         tags=spec.tags,
     )
 
@@ -309,7 +308,7 @@ def _unreadable(row: ScheduleRow) -> ScheduleInfo:
     )
 
 
-def _why(row: ScheduleRow, coming: list[int], ticks: list[TickRow], tz: str) -> str:
+def _why(row: ScheduleRow, coming: list[int], ticks: list[TickRow], tz: str, *, known: bool) -> str:
     if row.state.stopped:
         text = f"paused by the engine: {row.state.stopped}"
     elif row.paused:
@@ -319,7 +318,7 @@ def _why(row: ScheduleRow, coming: list[int], ticks: list[TickRow], tz: str) -> 
     elif coming:
         text = f"scheduled: next tick {_said(coming[0], tz)}"
     else:
-        text = "no tick follows"
+        text = "no tick follows" if known else "its next tick is known where its zone is"
     if ticks and ticks[0].outcome == "missed":
         text += f"; the last was skipped because {ticks[0].reason}"
     return text

@@ -78,7 +78,7 @@ class HeldRuns:
             self.rows[row.seq] = row
             self._ledger.drop_kept(row.seq)
             if row.deadline_at is not None:
-                self.timers.set(row.deadline_at, "run_deadline", row.seq)
+                self.timers.set(row.deadline_at, "run_deadline", row.seq, row.deadline_at)
             if row.seq in by_run:
                 graph = graphs.get(row.graph, _UNKNOWN)
                 run = self._ledger.add_run(row, graph, charged=False)
@@ -154,9 +154,9 @@ class HeldRuns:
     # -- the end -----------------------------------------------------------------------------------
 
     def pass_time(self, now: int) -> None:
-        for _, _, seq, _ in self.timers.due(now):
+        for _, _, seq, deadline in self.timers.due(now):
             row = self.rows.get(seq)
-            if row is not None and seq not in self._ending:
+            if row is not None and row.deadline_at == deadline and seq not in self._ending:
                 after = spoken((row.deadline_at or now) - row.queued_at)
                 text = (
                     f"deadline: the run did not end within {after}; it was held: {reason_of(row)}"

@@ -88,7 +88,7 @@ class Lifecycle:
         graph = RunGraph(run.graph, params, consts, row.tags, self.budget, self._wiring)
         self.run_graphs[run.seq] = graph
         if row.deadline_at is not None:
-            self.timers.set(row.deadline_at, "run_deadline", row.seq)
+            self.timers.set(row.deadline_at, "run_deadline", row.seq, row.deadline_at)
         return graph
 
     def apply(self, run: RunEntry, advance: Advance, now: int) -> None:

@@ -188,7 +188,7 @@ class Scheduler:
         if wanted is not None and wanted != row.priority:
             row = msgspec.structs.replace(row, priority=wanted)
         if row.deadline_at is not None and row.seq not in self.ledger.heads:
-            self.lifecycle.timers.set(row.deadline_at, QUEUED, row.seq)
+            self.lifecycle.timers.set(row.deadline_at, QUEUED, row.seq, row.deadline_at)
         self.ledger.put_head(row)
 
     def end_queued(self, row: RunRow, state: RunState, failure: Failure, now: int) -> None:

@@ -72,9 +72,12 @@ class Timeouts:
         for _, kind, subject, detail in self._timers.due(now):
             self._lifecycle.at_run = subject if kind in _OF_RUNS else run_of(subject)
             if kind == "run_deadline":
-                self._run_deadline(subject, now)
+                run = self._ledger.runs.get(subject)
+                if run is not None and run.row.deadline_at == detail:
+                    self._run_deadline(run, now)
             elif kind == QUEUED:
-                if (head := self._ledger.heads.get(subject)) is not None:
+                head = self._ledger.heads.get(subject)
+                if head is not None and head.row.deadline_at == detail:
                     overdue.append(head.row)
             elif kind == "linger":
                 self._ledger.end_lingering(subject, now)
@@ -102,9 +105,8 @@ class Timeouts:
         self._lifecycle.at_run = 0
         return overdue
 
-    def _run_deadline(self, seq: int, now: int) -> None:
-        run = self._ledger.runs.get(seq)
-        if run is not None and run.row.verdict is None:
+    def _run_deadline(self, run: RunEntry, now: int) -> None:
+        if run.row.verdict is None:
             row = run.row
             after = spoken((row.deadline_at or now) - row.queued_at)
             began = spoken(row.started_at - row.queued_at)

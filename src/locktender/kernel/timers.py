@@ -30,7 +30,8 @@ Kind = Literal[
 
 
 _BY_INSTANT: Final = frozenset({"back_off", "queue_timeout", "dispatch_deadline"})
-"""Their detail is the instant from which the task waits."""
+"""Their detail is the instant from which the task waits. That of a run's deadline is the deadline as in its row,
+which a clock that is set does not move."""
 
 
 class Defaults(msgspec.Struct, frozen=True):

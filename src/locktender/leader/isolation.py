@@ -88,11 +88,13 @@ class Isolation:
             if not all(map(self._queue.has_read, fault.runs)):
                 raise NotLeader(f"{fault}: this is what the notification of its submission said")
             await self.hold(*place, fault.runs)
-        elif fault.commit.as_carried:
-            raise not_as_carried(fault.commit)
         else:
             log.error("%s", fault)
             runs = await refused_runs(self._store, fault.commit)
+            for row in fault.commit.as_carried:
+                runs.pop(row.seq, None)  # it may be what a notification said that is refused
+            if fault.commit.as_carried and not runs:
+                raise not_as_carried(fault.commit)
             if not runs:
                 fault.parts = await refused_parts(self._store, fault.commit)
                 raise fault

@@ -218,7 +218,7 @@ class Leader:
         log_unreadable(snapshot.limit_rows, snapshot.workers)
         if self._own is not None:
             self._put_own(scheduler, self._own)  # again: what it runs already is counted now
-        self._queue.lanes(snapshot.lanes)
+        self._queue.begin(snapshot.lanes, snapshot.last_run)
         self._changes.begin(snapshot.cursor)
         await self._waits.begin()
         self._loop_seen_us = self._clock.monotonic()

@@ -73,10 +73,11 @@ class QueueReader:
         self._newest = 0
         """The highest number of a run told of in this term. Numbers follow the order of submissions: a run
         with a higher one was certainly not started, nor ended, before its notification came."""
-        self._any_named = False
-        """The first notifications of a term may have waited here since the one before it."""
         self._unchecked: dict[int, RunRow] = {}
-        """Such rows that the scheduler has: the commit that starts or ends their runs compares them."""
+        """Such rows that the scheduler has, for one turn: the commit that starts or ends their runs compares them,
+        and those of other runs are read in the next turn."""
+        self._started: set[int] = set()
+        """Runs that such commits start, which may be on their way."""
         self._known: set[int] = set()
         """Those of them that were read, and whose events were not yet."""
         self._rows: dict[int, RunRow] = {}
@@ -88,6 +89,11 @@ class QueueReader:
         self.faults: list[tuple[RunRow, str]] = []
         """Queued runs that cannot be read, and why: the leader holds them."""
 
+    def begin(self, lanes: Iterable[int], last_run: int) -> None:
+        """A term begins. `last_run`: the highest number of a run."""
+        self.lanes(lanes)
+        self._newest = last_run
+
     def lanes(self, lanes: Iterable[int]) -> None:
         """These lanes have queued runs."""
         for lane in lanes:
@@ -96,7 +102,6 @@ class QueueReader:
 
     def moved(self, row: RunRow) -> None:
         """A run, whose row was read, gets another place in its lane, perhaps before those that are held."""
-        self._unchecked.pop(row.seq, None)
         self._lanes.setdefault(row.lane, LaneCursor(set()))
         self._moved.add(row.lane)
 
@@ -175,6 +180,7 @@ class QueueReader:
 
     def left(self, run: int) -> None:
         """A run is queued no more: it was started, or ended without."""
+        self._newest = max(self._newest, run)
         number = self._lane_of.pop(run, None)
         lane = None if number is None else self._lanes.get(number)
         if number is None or lane is None:
@@ -192,15 +198,16 @@ class QueueReader:
             self.left(run)
             if (row := self._unchecked.pop(run, None)) is not None:
                 unchecked.append(row)
+        self._started.update(row.seq for row in unchecked)
         return unchecked
 
     def has_read(self, run: int) -> bool:
-        """Whether its row was read: else it is what a notification said."""
-        return run not in self._unchecked
+        """Whether its row was read, or compared by a commit: else it is what a notification said."""
+        return run not in self._unchecked and run not in self._started
 
     @property
     def needs_reading(self) -> bool:
-        return bool(self._stale or self._new or self._named)
+        return bool(self._stale or self._new or self._named or self._unchecked)
 
     @property
     def behind(self) -> int:
@@ -214,6 +221,9 @@ class QueueReader:
         submitted before them may stand in it. The history must be read up to what is visible, not up to the
         oldest open transaction: else the older run would be told of later.
         """
+        self._started.clear()  # nothing is on its way
+        if self._unchecked:
+            await self._check(scheduler)
         named: list[int] = []
         if not is_behind:
             named, self._named = self._named, []
@@ -225,8 +235,7 @@ class QueueReader:
                 rows += await self._store.arrivals(unread)
                 for gone in set(unread).difference(row.seq for row in rows):
                     self.left(gone)
-                    if self._unchecked.pop(gone, None) is not None:
-                        scheduler.ledger.drop_head(gone)
+                    self._known.discard(gone)
             await self._put_all(scheduler, rows)
         if named:
             await self._fill_named(scheduler, named)
@@ -237,16 +246,30 @@ class QueueReader:
         # What is left of them would be old in the next turn.
         self._rows, self._woken, self._woken_tasks, self._woken_mails = {}, {}, {}, []
 
+    async def _check(self, scheduler: Scheduler) -> None:
+        """Reads the rows of runs that did not start in the turn in which notifications told of them."""
+        said, self._unchecked = self._unchecked, {}
+        rows = {row.seq: row for row in await self._store.arrivals(list(said))}
+        for run, told in said.items():
+            row = rows.get(run)
+            if row is not None and compared(row) == compared(told):
+                continue
+            scheduler.ledger.drop_head(run)
+            self.left(run)
+            self._known.discard(run)
+            if row is not None:
+                await self._put_named(scheduler, row)
+
     async def _fill_named(self, scheduler: Scheduler, named: list[int]) -> None:
         """Of a run that may have been told of before, the row is read: it may have been started since."""
         carried, self._carried = self._carried, {}
-        newest, first = self._newest, not self._any_named
-        fresh = {run: row for run, row in carried.items() if run > newest and not first}
-        self._newest, self._any_named = max(newest, *named), True
-        if unread := [run for run in named if run not in fresh]:
+        fresh = {run: row for run, row in carried.items() if run > self._newest}
+        if unread := [run for run in named if run not in fresh and run not in self._lane_of]:
             for row in await self._store.arrivals(unread):
+                self._newest = max(self._newest, row.seq)
                 await self._put_named(scheduler, row)
         for row in fresh.values():
+            self._newest = max(self._newest, row.seq)
             await self._put_named(scheduler, row, unchecked=True)
 
     async def _put_named(
@@ -254,9 +277,11 @@ class QueueReader:
     ) -> None:
         if row.seq in self._lane_of or row.generation:
             return  # the history was read before the notification came, or tells of more
-        self._known.add(row.seq)
         place = rank(scheduler.ledger.limits, row.priority, row.queued_at)
-        if self._holds(row.seq, row.lane, place):
+        held = self._holds(row.seq, row.lane, place)
+        if held or not unchecked:
+            self._known.add(row.seq)
+        if held:
             if unchecked:
                 self._unchecked[row.seq] = row
             await self._put(scheduler, row)
@@ -305,9 +330,6 @@ class QueueReader:
                     mails += await self._store.mail_ready(after)
                 scheduler.lifecycle.mail.put_ready(woken, mails)
             for row in several:
-                said = self._unchecked.pop(row.seq, None)
-                if said is not None and compared(said) != compared(row):
-                    scheduler.ledger.drop_head(row.seq)
                 await self._put(scheduler, row, tasks.get(row.seq))
 
     async def _put(

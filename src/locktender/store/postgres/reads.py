@@ -94,6 +94,7 @@ async def load(tx: PostgresSession, *, lost: bool) -> Snapshot:
                 + decode.misplaced(await tx.all("runs_misplaced", oldest))
             ),
             held_tasks=[TaskRow._make(row) for row in await tx.all("tasks_held")],
+            last_run=(await tx.row("last_run"))[0],
         )
 
 

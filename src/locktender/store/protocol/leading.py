@@ -95,6 +95,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     """Runs that are held, by seq; and runs in a state that there is not, which must become so."""
     held_tasks: list[TaskRow] = msgspec.field(default_factory=list[TaskRow])
     """Tasks of held runs that are in flight, by id."""
+    last_run: int = 0
+    """The highest number of a run."""
 
 
 ANSWER_KEPT_US = 60 * 1_000_000

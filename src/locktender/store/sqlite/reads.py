@@ -72,6 +72,7 @@ def load(tx: SqliteSession, *, lost: bool) -> Snapshot:
             + decode.misplaced(tx.all("runs_misplaced", oldest))
         ),
         held_tasks=[TaskRow._make(row) for row in tx.all("tasks_held")],
+        last_run=tx.row("last_run")[0],  # pyright: ignore[reportArgumentType]
     )
 
 

@@ -56,6 +56,17 @@ class TestSubmitting:
         assert event.data["lane"] == stored.lane
         assert event.data["rank"] == [-5, world.clock.now()]
 
+    async def test_a_snapshot_has_the_highest_number_of_a_run(self, world: StoreScene) -> None:
+        """Also of one that has ended: what a leader is told of a run that is not above it may be old."""
+        store = await world.open()
+        assert (await store.load()).last_run == 0
+        leader = await SceneLeader.stand(store)
+        await submitted(store)
+        run = await submitted(store)
+        await leader.start(run.seq)
+        await leader.end(run.seq, "cancelled")
+        assert (await store.load()).last_run == run.seq
+
     @pytest.mark.parametrize("size", [60, 1_200])  # more than a thousand may be written another way
     async def test_runs_of_one_batch_keep_what_is_their_own(
         self, world: StoreScene, size: int

@@ -310,6 +310,10 @@ ORDER BY u.run
 -- Slots of dead workers that their pool's lease still holds.
 SELECT task, token, pool, slots, until, worker FROM locktender.linger ORDER BY task, token, pool COLLATE "C"
 
+-- name: last_run
+-- The highest number of a run.
+SELECT value FROM locktender.meta WHERE name = 'last_run'
+
 -- name: lanes_queued
 -- Lanes that have queued runs: one seek per lane, however long they are.
 WITH RECURSIVE l (lane) AS (

@@ -311,6 +311,10 @@ SELECT task, token, pool, slots, until, worker FROM linger ORDER BY task, token,
 -- Slots kept free for waiters.
 SELECT task, pool, slots FROM reservation ORDER BY task, pool
 
+-- name: last_run
+-- The highest number of a run.
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'run'), 0)
+
 -- name: lanes_queued
 -- Lanes that have queued runs: one seek per lane, however long they are.
 WITH RECURSIVE l (lane) AS (
