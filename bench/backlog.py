@@ -32,6 +32,7 @@ ROUNDS = 5
 WARM_UP_RUNS, MEASURED_RUNS = 2_000, 10_000
 PATIENCE_SECONDS = 300.0
 ENDED = "SELECT closed FROM counter WHERE name = ''"
+QUEUED = "SELECT count(*) FROM queue"
 
 
 class Queue(NamedTuple):
@@ -119,9 +120,11 @@ async def _fill(path: Path, queue: Queue) -> None:
 
 async def rate(path: Path, queue: Queue) -> float:
     """Runs/s that end, while as many are submitted."""
-    async with embedded_async(path) as client:
-        with closing(sqlite3.connect(path, timeout=60)) as db:
-            before = refilled = db.execute(ENDED).fetchone()[0]
+    with closing(sqlite3.connect(path, timeout=60)) as db:
+        before = db.execute(ENDED).fetchone()[0]
+        # Those that ended last in the round before were not replaced.
+        refilled = before - (queue.runs - db.execute(QUEUED).fetchone()[0])
+        async with embedded_async(path) as client:
             began = 0.0
             first = 0
             give_up = time.monotonic() + PATIENCE_SECONDS

@@ -32,7 +32,7 @@ from locktender.testing.postgres_server import copy_of, server, template
 
 COUNT = 100_000
 BATCH = 5_000
-REST_SECONDS = 10.0
+REST_SECONDS = 6.0
 SETTLE_SECONDS = 2.0
 """What ended just now is not what they cost."""
 ALARMS = 200
