@@ -138,7 +138,7 @@ def test_e7_nobody_is_said_to_be_bound_who_has_room(
     )
 
 
-def test_e7_seats_are_what_it_can_have_under_all_its_bounds():
+def test_e7_permits_are_what_it_can_have_under_all_its_bounds():
     assert usable_permits(worker(total=3, **EIGHT), "thread") == 3
     assert usable_permits(worker(share=35, **EIGHT), "thread") == 2
     assert usable_permits(worker(share=35, permits={"thread": 1}), "thread") == 1
