@@ -4,8 +4,8 @@ A map asks for `ITEMS_PER_CYCLE` items in each cycle. For its first `hold_back_u
 the same asks for a few more only when none of its items waits at the gates. Then most items start in the cycle
 that asks for them: their row is written once instead of twice, and items that wait take no memory. After that it
 asks for the rest, so that demand, `why` and the clocks of waiting know every item. All of them stand in line by
-the instant at which the map was opened: a younger run does not come between, unless a cycle starts more than
-`ASKED_SHARE` allows. The other starts of such a cycle are for whoever is in line.
+the instant at which the map was opened: a younger run does not come between. One exception: a cycle starts at most
+`ASKED_SHARE` of its tasks from items that it asks for, and gives the remaining starts to other tasks in line.
 """
 
 from __future__ import annotations

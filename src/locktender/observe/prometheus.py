@@ -7,6 +7,8 @@ the names of the first fifty steps, and the few sessions that delay the store.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Literal
 
 from locktender.base.clock import SECOND
 from locktender.base.model import HeldUp, WorkerRow
@@ -318,30 +320,27 @@ def _of_worker(metrics: Metrics, row: WorkerRow) -> Iterator[Family]:
     yield steps
 
 
-def _gauge(name: str, text: str, value: float) -> Family:
-    family = Family("gauge", name, text)
+def _single(kind: Literal["counter", "gauge"], name: str, text: str, value: float) -> Family:
+    family = Family(kind, name, text)
     family.add(value)
     return family
 
 
-def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Family:
-    family = Family("gauge", name, text)
+def _labelled(
+    kind: Literal["counter", "gauge"],
+    name: str,
+    text: str,
+    label: str,
+    values: Mapping[str, float],
+) -> Family:
+    family = Family(kind, name, text)
     for key, value in values.items():
         family.add(value, **{label: key})
     return family
 
 
-def _counter(name: str, text: str, value: int) -> Family:
-    family = Family("counter", name, text)
-    family.add(value)
-    return family
-
-
-def _counters(name: str, text: str, label: str, values: Mapping[str, int]) -> Family:
-    family = Family("counter", name, text)
-    for key, value in values.items():
-        family.add(value, **{label: key})
-    return family
+_gauge, _gauges = partial(_single, "gauge"), partial(_labelled, "gauge")
+_counter, _counters = partial(_single, "counter"), partial(_labelled, "counter")
 
 
 def _histogram(name: str, text: str, spread: Spread) -> Family:

@@ -50,7 +50,7 @@ class LoopSample(NamedTuple):
     """Who had the loop at one moment, and where its code was."""
 
     who: object
-    """The attempt's token; what is not a step's is told apart by the handle that runs."""
+    """The attempt's token; for code outside of steps, the handle that the loop runs."""
     step: str | None
     place: str
     is_users: bool
@@ -59,7 +59,7 @@ class LoopSample(NamedTuple):
 
 class LoopLag:
     """`holder` says, from any thread, whose body has the loop; `on_block` hears, on the loop, of every
-    step that held it, once it has let go: (step, how late the loop was). What is not a step's is only logged."""
+    step that held it, once it has let go: (step, how late the loop was). Code outside of steps is only logged."""
 
     def __init__(
         self,

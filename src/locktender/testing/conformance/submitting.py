@@ -57,7 +57,7 @@ class TestSubmitting:
         assert event.data["rank"] == [-5, world.clock.now()]
 
     async def test_a_snapshot_has_the_highest_number_of_a_run(self, world: StoreScene) -> None:
-        """Also of one that has ended: what a leader is told of a run that is not above it may be old."""
+        """Also if that run has ended: a later notification of it is old."""
         store = await world.open()
         assert (await store.load()).last_run == 0
         leader = await SceneLeader.stand(store)
