@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from copy import deepcopy
 from typing import Any
 
@@ -119,6 +121,28 @@ def test_a_run_changes_nothing_for_another_of_the_same_graph():
     first.failed(0, 1, BOOM)
     second = RunGraph(flow, {}, [b"[1,2]"], {})
     assert second.steps == before
+
+
+def test_an_ended_run_is_freed_without_the_garbage_collector():
+    flow = graph(
+        step("rows", over=Const(0), args=(Item(),)),
+        step("each", over=Output(0), args=(Item(),)),
+        step("last", args=(Output(1),)),
+        result=Output(2),
+    )
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        way = Journey(flow, [1, 2])
+        for name in ("rows", "each"):
+            way.ok(name, 0).ok(name, 1)
+        assert way.ok("last", value=3).result == 3
+        ended = weakref.ref(way.progress)
+        del way
+        assert ended() is None
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def test_every_kind_of_template_is_rendered():

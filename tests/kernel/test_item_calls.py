@@ -10,7 +10,7 @@ from locktender.base.graph import AnyTemplate, Const, Item
 from locktender.kernel import render
 from locktender.kernel.render import ItemCall, RenderScope
 
-SCOPE = RenderScope({}, (b'"shared"', b'{"a": [1, "\\u0000"]}'), {}, lambda _: b"null")
+SCOPE = RenderScope({}, (b'"shared"', b'{"a": [1, "\\u0000"]}'), {}, [])
 
 
 def call(

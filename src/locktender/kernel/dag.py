@@ -44,7 +44,6 @@ from locktender.kernel.node_state import (
     has_started,
     keep_output,
     now_due,
-    output_of,
     passed_on,
     passes_on,
     run_through,
@@ -67,8 +66,8 @@ class RunGraph:
     ) -> None:
         self.graph = graph
         self.backlog: Backlog = Backlog(budget)
-        self.scope: RenderScope = RenderScope(params, consts, tags, self._output)
         self.steps: list[NodeState] = (wiring or Wiring()).first_states(graph)
+        self.scope: RenderScope = RenderScope(params, consts, tags, self.steps)
         self.failure: Failure | None = None
         self.stopping: bool = False
         self.failing: bool = False
@@ -78,7 +77,8 @@ class RunGraph:
         self._existing: dict[tuple[int, int], Existing] = {}
         self._work: list[int] = []
         """A heap: of what becomes ready together, what the flow calls first is requested first."""
-        self._out = Advance()
+        self._advance: Advance | None = None
+        """What follows from the change that is worked in; None: nothing yet."""
 
     # -- what happens ------------------------------------------------------------------------------
 
@@ -104,6 +104,8 @@ class RunGraph:
             self._ordinals.next = max(self._ordinals.next, row.ordinal + 1)
             step = self.steps[row.node]
             if row.again:
+                if step.again is None:
+                    step.again = []
                 step.again.append(row)
                 if row.idx == PLAIN and step.mapped:
                     continue  # The row of a map that was skipped whole has no place among its items.
@@ -181,11 +183,15 @@ class RunGraph:
     def _settle(self) -> Advance:
         while self._work:
             self._start_next()
-        out = self._out
-        if not out.requests and out.nothing:
-            return NOTHING
-        self._out = Advance()
-        return out
+        advance, self._advance = self._advance, None
+        return NOTHING if advance is None else advance
+
+    @property
+    def _out(self) -> Advance:
+        # Made late: most ends of a map's items, and the end of a run's last step, bring nothing.
+        if self._advance is None:
+            self._advance = Advance()
+        return self._advance
 
     def _start_next(self) -> None:
         step = self.steps[heappop(self._work)]
@@ -337,6 +343,8 @@ class RunGraph:
 
     def _follow(self, step: NodeState, idx: int) -> None:
         """Item `idx` of its source has ended: its own may be asked for."""
+        if step.early is None:
+            step.early = []
         heappush(step.early, idx)
         due = now_due(step) if step.phase is Phase.ACTIVE and step.expanded else ()
         if step.behind:
@@ -401,7 +409,7 @@ class RunGraph:
         source = None if step.source is None else self.steps[step.source]
         if source is not None and source.phase is Phase.ACTIVE:
             step.waits += 1
-            source.dependents.append(step.index)
+            source.dependents = (*source.dependents, step.index)
         else:
             self._skip(step, reason, tainted=tainted)
 
@@ -439,10 +447,6 @@ class RunGraph:
         step.waits -= 1
         if step.waits == 0:
             heappush(self._work, index)
-
-    def _output(self, node: int) -> bytes:
-        """A node's output as a value; nothing (null) where it has none."""
-        return output_of(self.steps[node], self.steps) or NULL
 
 
 _failure = msgspec.json.Decoder(Failure).decode

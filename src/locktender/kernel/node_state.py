@@ -62,7 +62,7 @@ class NodeState(msgspec.Struct):
     whole: frozenset[int] = frozenset()
     """Nodes that must have ended before it starts. Its source is one of them only if it is named twice."""
     followers: Sequence[int] = ()
-    dependents: list[int] = []
+    dependents: tuple[int, ...] = ()
     total: int = 0
     ended: int = 0
     failed: int = 0
@@ -74,11 +74,11 @@ class NodeState(msgspec.Struct):
     had_rows: bool = False
     base: int = -1
     """Ordinal of its first task."""
-    again: list[Existing] = []
+    again: list[Existing] | None = None
     """Rows of earlier tries of a retried run that are asked for once more."""
     output: bytes | None = None
     items: list[bytes | None] | None = None
-    early: list[int] = []
+    early: list[int] | None = None
     """Items of its source that ended before it was itself ready, or, in order, before an earlier item. A heap."""
     asked: int = 0
     """Of a map in order: items below this one were asked for."""
@@ -149,12 +149,6 @@ class Advance(msgspec.Struct):
     stop: bool = False
     """The flow fails fast, or its own logic is broken: end what is in flight."""
 
-    @property
-    def nothing(self) -> bool:
-        if self.requests or self.skips or self.reserved:
-            return False
-        return not (self.shared or self.closing or self.stop)
-
 
 NOTHING: Advance = Advance()
 """What follows from most ends: items of a map that wait for each other. Never added to."""
@@ -182,7 +176,7 @@ class Wiring:
                 source=step.source,
                 whole=step.whole,
                 followers=step.followers,
-                dependents=step.dependents.copy(),
+                dependents=step.dependents,
                 readers=step.readers,
                 read_at_start=step.read_at_start,
                 read_until_end=step.read_until_end,
@@ -194,17 +188,19 @@ class Wiring:
 def _wire(graph: Graph) -> list[NodeState]:
     steps = [NodeState(index, node) for index, node in enumerate(graph.nodes)]
     followers: list[list[int]] = [[] for _ in steps]
+    dependents: list[list[int]] = [[] for _ in steps]
     for step in steps:
         step.source = source_of(step.node, graph.nodes)
         step.whole = whole_needs(step.node, step.source)
         for needed in sorted(step.whole):
             step.waits += 1
-            steps[needed].dependents.append(step.index)
+            dependents[needed].append(step.index)
         if step.source is not None:
             step.waits += 1
             followers[step.source].append(step.index)
     for step in steps:
         step.followers = followers[step.index]
+        step.dependents = tuple(dependents[step.index])
     _count_readers(graph, steps)
     return steps
 
@@ -304,7 +300,7 @@ def element_of(step: NodeState, idx: int, steps: Sequence[NodeState]) -> bytes |
 def now_due(step: NodeState) -> Sequence[int]:
     """Items of a map that may be asked for, as those of its source have ended; in order: with all before them."""
     if not step.node.in_order:
-        due, step.early = sorted(step.early), list[int]()
+        due, step.early = sorted(step.early or ()), None
         return due
     first = step.asked
     while step.early and step.early[0] == step.asked:

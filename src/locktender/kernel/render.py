@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -31,6 +31,7 @@ from locktender.base.graph import (
     templates,
 )
 from locktender.base.limits import pool_name
+from locktender.kernel.node_state import NodeState, output_of
 
 _load = msgspec.json.Decoder().decode
 _dump = msgspec.json.Encoder().encode
@@ -39,21 +40,28 @@ NULL = b"null"
 
 
 class RenderScope:
-    """Where a template's values come from: the run, and the outputs of what it waited for."""
+    """Where a template's values come from: the run, and the outputs of what it waited for.
 
-    __slots__ = ("consts", "output", "params", "tags")
+    It refers to the nodes, not to the `RunGraph` that has it: an ended run is freed without the garbage collector.
+    """
+
+    __slots__ = ("_nodes", "consts", "params", "tags")
 
     def __init__(
         self,
         params: Mapping[str, bytes],
         consts: Sequence[bytes],
         tags: Mapping[str, str],
-        output: Callable[[int], bytes],
+        nodes: Sequence[NodeState],
     ) -> None:
         self.params: Mapping[str, bytes] = params
         self.consts: Sequence[bytes] = consts
         self.tags: Mapping[str, str] = tags
-        self.output: Callable[[int], bytes] = output
+        self._nodes = nodes
+
+    def output(self, node: int) -> bytes:
+        """A node's output as a value; nothing (null) where it has none."""
+        return output_of(self._nodes[node], self._nodes) or NULL
 
 
 def split_object(raw: bytes) -> dict[str, bytes]:

@@ -14,6 +14,8 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, cast
 
+from msgspec.structs import replace
+
 from locktender.base.events import NOBODY, Change
 from locktender.kernel.gates.protocol import Block, Lane, WaitClock
 from locktender.kernel.gates.worker import WorkerGate
@@ -81,7 +83,7 @@ def move_clocks(ledger: Ledger, by_us: int) -> None:
     for queue in (ledger.task_queue, ledger.run_queue):
         for lane in queue.lanes.values():
             if lane.clock.gate:
-                lane.clock = lane.clock._replace(since=lane.clock.since + by_us)
+                lane.clock = replace(lane.clock, since=lane.clock.since + by_us)
 
 
 def lane_name(lane: Lane[Any]) -> str:

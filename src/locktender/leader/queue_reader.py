@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import cast
+
+import msgspec
 
 from locktender.base import codec
 from locktender.base.changes import TaskRow
@@ -46,10 +47,9 @@ BEGUN_AT_ONCE = 256
 Rank = tuple[int, int]
 
 
-@dataclass(slots=True)
-class LaneCursor:
-    held: set[int]
-    """Its runs that the scheduler has as heads."""
+class LaneCursor(msgspec.Struct, gc=False):
+    held: int = 0
+    """How many of its runs the scheduler has as heads."""
     more: bool = True
     """The store may have runs behind those."""
     last: Rank = (0, 0)
@@ -97,12 +97,12 @@ class QueueReader:
     def lanes(self, lanes: Iterable[int]) -> None:
         """These lanes have queued runs."""
         for lane in lanes:
-            self._lanes.setdefault(lane, LaneCursor(set()))
+            self._lanes.setdefault(lane, LaneCursor())
             self._stale.add(lane)
 
     def moved(self, row: RunRow) -> None:
         """A run, whose row was read, gets another place in its lane, perhaps before those that are held."""
-        self._lanes.setdefault(row.lane, LaneCursor(set()))
+        self._lanes.setdefault(row.lane, LaneCursor())
         self._moved.add(row.lane)
 
     async def reassign_lanes(self, term: int, read: Callable[[], None]) -> None:
@@ -153,17 +153,22 @@ class QueueReader:
         """Whether a run that has come is a head of its lane: from here on it is held as one."""
         lane = self._lanes.get(number)
         if lane is None:
-            lane = self._lanes[number] = LaneCursor(set(), more=False)
+            lane = self._lanes[number] = LaneCursor(more=False)
         elif lane.more and (number in self._stale or place > lane.last):
             return False
-        elif len(lane.held) >= MAX_HEADS_PER_LANE:
+        elif lane.held >= MAX_HEADS_PER_LANE:
             # Enough is held: the lane is cut here, and read on when these have gone.
             lane.more = True
             return False
         lane.last = max(lane.last, place) if lane.held else place
-        lane.held.add(run)
-        self._lane_of[run] = number
+        self._hold(run, number, lane)
         return True
+
+    def _hold(self, run: int, number: int, lane: LaneCursor) -> None:
+        if self._lane_of.get(run) != number:
+            self.left(run)  # of the lane that it stood in before new limits
+            self._lane_of[run] = number
+            lane.held += 1
 
     def put_rows(self, rows: Iterable[RunRow]) -> None:
         """Rows of runs that are queued now: those need not be read when they arrive."""
@@ -185,8 +190,8 @@ class QueueReader:
         lane = None if number is None else self._lanes.get(number)
         if number is None or lane is None:
             return
-        lane.held.discard(run)
-        if lane.more and len(lane.held) < self._read_below:
+        lane.held -= 1
+        if lane.more and lane.held < self._read_below:
             self._stale.add(number)
         elif not lane.held:
             del self._lanes[number]
@@ -297,10 +302,9 @@ class QueueReader:
         rows: list[RunRow] = []
         for row in await self._store.heads(Heads(wanted, each, MAX_HEADS)):
             found[row.lane] = found.get(row.lane, 0) + 1
-            lane = self._lanes.setdefault(row.lane, LaneCursor(set()))
-            lane.held.add(row.seq)
+            lane = self._lanes.setdefault(row.lane, LaneCursor())
             lane.last = rank(scheduler.ledger.limits, row.priority, row.queued_at)
-            self._lane_of[row.seq] = row.lane
+            self._hold(row.seq, row.lane, lane)
             self._newest = max(self._newest, row.seq)
             if row.seq not in heads or heads[row.seq].row.priority != row.priority:
                 rows.append(row)

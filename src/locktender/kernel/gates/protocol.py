@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
+import msgspec
+
 from locktender.base.changes import Bucket
 from locktender.base.limits import PoolRule
 
@@ -155,7 +157,7 @@ class SlotGate(Gate):
         """The clock may have been set back since it was stored: it owes no more than it can."""
 
 
-class WaitClock(NamedTuple):
+class WaitClock(msgspec.Struct, frozen=True, gc=False):
     """How long a lane has waited at each gate. Replaced, never changed: a waiter keeps the one it joined at."""
 
     totals: dict[str, int]
@@ -176,6 +178,7 @@ class Lane(Generic[W]):
     __slots__ = (
         "_added",
         "_counted",
+        "_counted_at",
         "bypassed",
         "clock",
         "entries",
@@ -210,8 +213,9 @@ class Lane(Generic[W]):
         self.entries: list[tuple[tuple[int, int], int, int, W]] = []
         """By rank and id; a number tells what was removed from what came back in the same place."""
         self._added = 0
-        self._counted: tuple[tuple[int, int], dict[tuple[tuple[int, int], int], int]] = ((0, 0), {})
-        """How often it changed, and what was counted since: one answer asks several times."""
+        self._counted: dict[tuple[tuple[int, int], int], int] = {}
+        """What was counted since it changed last: one answer asks several times."""
+        self._counted_at: tuple[int, int] = (0, 0)
         self.live: dict[int, W] = {}
         self.parked_at: Gate | None = None
         self.clock: WaitClock = NO_WAIT
@@ -269,9 +273,9 @@ class Lane(Generic[W]):
         if len(self.entries) == len(self.live) <= FEW_WAITERS:
             return sum(map(place.__gt__, self.entries))
         changes = (self._added, len(self.live))
-        if self._counted[0] != changes:
-            self._counted = changes, {}
-        known = self._counted[1]
+        if self._counted_at != changes:
+            self._counted_at, self._counted = changes, {}
+        known = self._counted
         if place not in known:
             known[place] = self._count(place)
         return known[place]
