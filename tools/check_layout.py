@@ -17,8 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "locktender"
 SMALL_LINES = 60
-MOST_LINES = 450
-MOST_CHARACTERS = 60
+MAX_LINES = 450
+MAX_CHARACTERS = 60
 TEST = re.compile(r"\s*(?:async )?def (test_\w+)")
 APART: dict[str, str] = {
     "locktender.kernel.named_runs": "lifecycle.py is about every run, this about those submitted by name",
@@ -79,8 +79,8 @@ def small_and_alone(trees: dict[str, ast.Module], known: dict[str, Path]) -> Ite
 def too_long(known: dict[str, Path]) -> Iterator[str]:
     for module, path in known.items():
         lines = len(path.read_text(encoding="utf-8").splitlines())
-        if lines > MOST_LINES:
-            yield f"{module} has {lines} lines, {MOST_LINES} are the most: move what does not belong"
+        if lines > MAX_LINES:
+            yield f"{module} has {lines} lines, {MAX_LINES} are the most: move what does not belong"
 
 
 def long_names() -> Iterator[str]:
@@ -88,9 +88,9 @@ def long_names() -> Iterator[str]:
     for path in sorted([*(ROOT / "tests").rglob("*.py"), *conformance.rglob("*.py")]):
         for line in path.read_text(encoding="utf-8").splitlines():
             found = TEST.match(line)
-            if found is not None and len(found[1]) > MOST_CHARACTERS:
+            if found is not None and len(found[1]) > MAX_CHARACTERS:
                 where = path.relative_to(ROOT)
-                yield f"{where}: {found[1]} has {len(found[1])} characters, {MOST_CHARACTERS} are the most"
+                yield f"{where}: {found[1]} has {len(found[1])} characters, {MAX_CHARACTERS} are the most"
 
 
 def main() -> int:

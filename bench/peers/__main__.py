@@ -37,7 +37,7 @@ BENCH = ROOT / ".bench"
 PAGE = ROOT / "docs" / "benchmarks-peers.md"
 RESULTS = ROOT / "bench" / "peers" / "results.json"
 PICTURE = ROOT / "docs" / "images" / "benchmarks-peers.svg"
-MOST_SECONDS = 240.0
+MAX_SECONDS = 240.0
 KILLED_SECONDS = 10.0
 
 
@@ -75,7 +75,7 @@ def measured(
             return _answer([*command, own, *rest])
 
 
-def _answer(command: list[str], most_seconds: float = MOST_SECONDS) -> dict[str, Any]:
+def _answer(command: list[str], most_seconds: float = MAX_SECONDS) -> dict[str, Any]:
     """What the driver measured, or why it failed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     began = time.monotonic()

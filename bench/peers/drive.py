@@ -29,7 +29,7 @@ from bench.peers.workload import FULL, LIMIT, PATIENCE_SECONDS, QUICK, Limited, 
 ROOT = Path(__file__).parents[2]
 LOOK_SECONDS = 0.01
 PAUSE_PER_QUESTION = 10
-MOST_PAUSE_SECONDS = 0.05
+MAX_PAUSE_SECONDS = 0.05
 """Between two submissions of `idle`: longer than a poll, so that they come at any time of one."""
 NEARLY_ALL = 0.9
 LOG_LINES = 3
@@ -175,7 +175,7 @@ async def idle(adapter: Adapter, stamps: bodies.Stamps, samples: int) -> dict[st
                 raise TimeoutError("the body did not start")
             if n >= 2:  # the first ones start what they need
                 taken.append(stamps.said(seen)[0][1] - began)
-            await asyncio.sleep(0.01 + chance.random() * MOST_PAUSE_SECONDS)
+            await asyncio.sleep(0.01 + chance.random() * MAX_PAUSE_SECONDS)
     return {"idle": statistics.median(taken) * 1e3}
 
 

@@ -184,11 +184,11 @@ def test_ctrl_c_cancels_cleanly(folder: Path) -> None:
 
 
 def test_a_second_ctrl_c_ends_it_at_once(folder: Path) -> None:
-    (folder / "stubborn.py").write_text(
+    (folder / "unstopped.py").write_text(
         "import time\nfrom locktender import flow, step\n\n\n@step\ndef spin() -> None:\n"
-        "    time.sleep(60)\n\n\n@flow\ndef stubborn():\n    spin()\n"
+        "    time.sleep(60)\n\n\n@flow\ndef unstopped():\n    spin()\n"
     )
-    with started("run", "stubborn.py", "--plain", "--url", "kill/h.db", cwd=folder) as process:
+    with started("run", "unstopped.py", "--plain", "--url", "kill/h.db", cwd=folder) as process:
         until(lambda: "1 running" in output_of(process), "the thread to run")
         interrupt(process)
         until(lambda: "Ctrl-C again" in output_of(process), "the first interrupt to be heard")

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from locktender.base.clock import SECOND
-from locktender.base.model import Stubborn, WorkerRow
+from locktender.base.model import Unstopped, WorkerRow
 from locktender.cli import workers
 from locktender.cli.context import Context
 from locktender.client.views import WorkerInfo
@@ -37,7 +37,7 @@ ROW = WorkerRow(
     memory=0.834,
     p99_us=1_500_000,
     lag_us=40_000,
-    stubborn=[Stubborn(5, 1048576, "shop.fetch", "timeout", 10**15)],
+    unstopped=[Unstopped(5, 1048576, "shop.fetch", "timeout", 10**15)],
     provision="vm-7",
 )
 EVERYTHING = (
@@ -93,14 +93,14 @@ def test_json_has_all_of_the_row(shell: Context, capsys: pytest.CaptureFixture[s
     [found] = json.loads(capsys.readouterr().out)
     row = json.loads(msgspec.json.encode(ROW))
     renamed = {"total": "total_permits", "p99_us": "p99", "lag_us": "loop_lag"}
-    left_out = {"since", "lease_until", "progress", "leaves", "leaves_all", "stubborn"}
+    left_out = {"since", "lease_until", "progress", "leaves", "leaves_all", "unstopped"}
     left_out.add("asked_again_at")  # an instant, by another name
     for name, value in row.items():
         if name not in left_out:
             wanted = value / SECOND if name.endswith("_us") else value
             assert found[renamed.get(name, name)] == wanted, name
     assert {"alive", "since", "lease_until", "passed_over_until"} <= found.keys()
-    [told] = found["stubborn"]
+    [told] = found["unstopped"]
     assert (told["task"], told["step"], told["reason"]) == (1048576, "shop.fetch", "timeout")
 
 

@@ -367,7 +367,7 @@ async def test_a_body_that_swallows_its_cancel_stays_in_flight(
     tmp_path: Path,
 ):
     async with Harness("async", tmp_path) as harness:
-        job = harness.start("stubborn")
+        job = harness.start("unstopped")
         await harness.begun(job)
         harness.executor.stop(job.token, "cancel")
         await until(harness.marker(job, "swallowed").exists)

@@ -138,7 +138,7 @@ def test_the_bound_is_what_files_allow(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(open_files, "_at_start", [])
     assert connections.most_connections() == 1_024 - connections.OTHER_FILES
     connections.allow_files()
-    assert connections.most_connections() == connections.MOST_CONNECTIONS
+    assert connections.most_connections() == connections.MAX_CONNECTIONS
     assert files[0] < 4_096  # not more than is needed
     files[:] = [64, 64]
     connections.allow_files()

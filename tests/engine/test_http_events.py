@@ -190,7 +190,7 @@ async def test_more_streams_than_the_bound_are_refused(
     world: tuple[Core, int], monkeypatch: pytest.MonkeyPatch
 ):
     core, port = world
-    monkeypatch.setattr(streams, "MOST_STREAMS", 3)
+    monkeypatch.setattr(streams, "MAX_STREAMS", 3)
     async with listening(port) as a, listening(port) as b, listening(port) as c:
         for each in (a, b, c):
             assert each.status == 200

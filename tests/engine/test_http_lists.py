@@ -74,7 +74,7 @@ async def lists(
     for name, value in (("PART", 6), ("FIRST_PART", 2)):
         monkeypatch.setattr(parts, name, value)
     for module in (history, queue, runs, schedules):
-        monkeypatch.setattr(module, "MOST_EXAMINED", EXAMINED)
+        monkeypatch.setattr(module, "MAX_EXAMINED", EXAMINED)
     is_postgres = request.param == "postgres"
     url = (
         request.getfixturevalue("postgres_url") if is_postgres else str(tmp_path / "locktender.db")

@@ -6,7 +6,7 @@ import pytest
 
 from locktender.base.clock import SECOND
 from locktender.server.ui.canal import RunRates, rates, series
-from locktender.server.ui.reading import BUCKETS, MOST_RUNS
+from locktender.server.ui.reading import BUCKETS, MAX_RUNS
 from locktender.store.protocol import RecentRun, Traffic
 
 NOW = 10**15
@@ -23,9 +23,9 @@ LATELY = [
     ("read", "oldest_at", "found"),
     [
         (5, NOW - 900 * SECOND, RunRates(2, 1, 2, 1)),
-        (MOST_RUNS, NOW - 900 * SECOND, RunRates(2, 1, 2, 1)),
+        (MAX_RUNS, NOW - 900 * SECOND, RunRates(2, 1, 2, 1)),
         # More came in the last 15 seconds than were read: what is known is of these seconds.
-        (MOST_RUNS, NOW - 15 * SECOND, RunRates(4, 0, 8, 4)),
+        (MAX_RUNS, NOW - 15 * SECOND, RunRates(4, 0, 8, 4)),
     ],
 )
 def test_rates_are_of_the_last_minute_or_of_the_time_read(

@@ -55,7 +55,7 @@ async def test_the_newest_lines_are_shown_with_how_many_there_are(
         assert "The last 7 of 60 lines." in page
         assert f"locktender runs logs {run.id} --limit 100000" in page
 
-        monkeypatch.setattr(run_logs, "MOST_COUNTED", 3)
+        monkeypatch.setattr(run_logs, "MAX_COUNTED", 3)
         page = (await fetch(port, f"/runs/{run.id}?tab=logs")).text
         assert "The last 7 of more than 20 lines." in page
 

@@ -158,7 +158,7 @@ async def test_the_overview_shows_runs_that_wait_for_events(pages: Pages):
 
 
 async def test_failed_lately_is_ordered_by_the_end(pages: Pages, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("locktender.server.ui.overview.MOST_FAILED", 2)
+    monkeypatch.setattr("locktender.server.ui.overview.MAX_FAILED", 2)
     ended = [await pages.ended(f"fail {number}") for number in range(3)]
     again = await pages.client.runs.get(ended[0])
     await again.retry()

@@ -13,7 +13,7 @@ from locktender.client.core import Core
 from locktender.client.views import RunInfo
 from locktender.observe.timeline import TimelinePart
 from locktender.server.api import timelines
-from locktender.server.api.timelines import MOST_BEGUN, Timelines
+from locktender.server.api.timelines import MAX_BEGUN, Timelines
 
 CORE = cast("Core", None)
 LARGE = timelines.LARGE_TIMELINE
@@ -69,12 +69,12 @@ async def test_a_client_that_disconnects_cancels_no_other(drawing: Drawing):
 
 async def test_few_are_begun_ahead_and_all_asked_for_are_drawn(drawing: Drawing):
     shared = Timelines()
-    for number in range(MOST_BEGUN + 3):
+    for number in range(MAX_BEGUN + 3):
         shared.begin(CORE, ended(f"run {number}"), LARGE)
     asked = asyncio.create_task(shared.of(CORE, ended("last"), TimelinePart()))
     drawing.done.set()
     await asked
-    assert drawing.begun == [*(f"run {number}" for number in range(MOST_BEGUN)), "last"]
+    assert drawing.begun == [*(f"run {number}" for number in range(MAX_BEGUN)), "last"]
     await shared.close()
 
 

@@ -11,7 +11,7 @@ from tests.support.worlds import graph, items, needs, numbers, run_row, step, wo
 
 from locktender.base.clock import SECOND
 from locktender.base.limits import Limits, PoolRule
-from locktender.base.model import Stubborn
+from locktender.base.model import Unstopped
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.explain import Reason, Typical, explain_task
 from locktender.kernel.explain_workers import no_room, pressures, usable_permits
@@ -77,7 +77,7 @@ def test_e7_of_several_workers_it_says_how_many_of_each_kind():
         worker("d", draining=True),
     ]
 
-    assert no_room(several, "thread", stubborn=1) == (
+    assert no_room(several, "thread", unstopped=1) == (
         "of 4 workers that could take it 1 is draining (take it back: locktender workers undrain d),"
         " 2 have all thread permits in use (16 tasks),"
         " 1 uses 50 % of its permits under pressure (4 of 8 in use): memory 90 % (over 80 %)"
@@ -181,8 +181,8 @@ def test_e7_whoever_was_told_to_stop_and_does_not_is_pointed_at():
     led = lead(graph(items(pools=needs(db=1))), limits=Limits(pools={"db": PoolRule(1)}),
                permits={"async": 1})  # fmt: skip
     running = entry(led, 1, "m", 0)
-    stubborn = Stubborn(running.token, running.id, "m", "timeout", NOW + 10)
-    led.put_worker(worker_row("w", permits={"async": 1}, stubborn=[stubborn]), local=True)
+    unstopped = Unstopped(running.token, running.id, "m", "timeout", NOW + 10)
+    led.put_worker(worker_row("w", permits={"async": 1}, unstopped=[unstopped]), local=True)
 
     found = why(led, entry(led, 1, "m", 1))
 

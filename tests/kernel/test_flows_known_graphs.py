@@ -9,7 +9,7 @@ from locktender.base.graph import Graph, Node
 from locktender.flows import trace as tracing
 from locktender.flows.flows import flow
 from locktender.flows.steps import step
-from locktender.flows.trace import MOST_GRAPHS, KnownGraphs, trace
+from locktender.flows.trace import MAX_GRAPHS, KnownGraphs, trace
 
 
 @step
@@ -55,7 +55,7 @@ def test_those_used_last_are_kept_within_the_bytes():
 def test_no_more_than_so_many_are_kept():
     known = KnownGraphs()
 
-    kept = [known.checked(graph(f"g{number}")) for number in range(MOST_GRAPHS + 5)]
+    kept = [known.checked(graph(f"g{number}")) for number in range(MAX_GRAPHS + 5)]
 
     assert [known.get(each.digest) is None for each in kept[:6]] == [True] * 5 + [False]
 

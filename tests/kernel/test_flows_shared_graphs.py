@@ -13,7 +13,7 @@ from locktender.base.graph import Const, Graph, Output, Param, PoolNeed
 from locktender.flows.flows import Flow, flow
 from locktender.flows.steps import step
 from locktender.flows.trace import Traced, trace
-from locktender.flows.trace_cache import MOST_BRANCHES, MOST_PLACES, TraceCache
+from locktender.flows.trace_cache import MAX_BRANCHES, MAX_PLACES, TraceCache
 
 
 @step
@@ -323,14 +323,14 @@ def test_what_is_known_is_bounded():
         for _ in range(n):
             one(n)
 
-    wides = [trace(wide, (n,)) for n in range(4 * MOST_BRANCHES)]
-    trace(long, (MOST_PLACES + 10,))
-    again = trace(long, (MOST_PLACES + 10,))
+    wides = [trace(wide, (n,)) for n in range(4 * MAX_BRANCHES)]
+    trace(long, (MAX_PLACES + 10,))
+    again = trace(long, (MAX_PLACES + 10,))
 
     assert [each.graph.nodes[0].name for each in wides] == [f"n{n}" for n in range(len(wides))]
-    assert places(wide) == 2 * MOST_BRANCHES
-    assert places(long) == MOST_PLACES
-    assert len(again.graph.nodes) == MOST_PLACES + 10
+    assert places(wide) == 2 * MAX_BRANCHES
+    assert places(long) == MAX_PLACES
+    assert len(again.graph.nodes) == MAX_PLACES + 10
 
 
 def test_threads_trace_one_flow_at_a_time():

@@ -19,7 +19,7 @@ from locktender.testing import Overlap
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
-MOST_COMMITS = {"engine": 25, "server": 25, "worker": 12, SENDER: 8}
+MAX_COMMITS = {"engine": 25, "server": 25, "worker": 12, SENDER: 8}
 """All flows at once make more than these."""
 
 
@@ -29,7 +29,7 @@ def test_every_process_is_killed_once_while_all_flows_wait(
     chance = random.Random(f"{store} 1")
     matrix = KillMatrix(cluster, tmp_path, overlap, waiters=40)
     kills = [
-        Kill(victim, chance.choice(MOMENTS), chance.randint(1, MOST_COMMITS[victim]))
+        Kill(victim, chance.choice(MOMENTS), chance.randint(1, MAX_COMMITS[victim]))
         for victim in matrix.victims
     ]
     matrix.play(list(SCENES), *kills)

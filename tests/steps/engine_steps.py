@@ -18,7 +18,7 @@ from locktender import Retry, current, flow, step
 from locktender.testing import recording
 
 LOOK = 0.002
-MOST_LOOK = 0.02
+MAX_LOOK = 0.02
 """Hundreds of bodies may wait at once."""
 
 
@@ -30,7 +30,7 @@ async def until_open(latch: str) -> None:
     pause = LOOK
     while not opened(latch):  # the test opens it, maybe from another process
         await asyncio.sleep(pause)
-        pause = min(2 * pause, MOST_LOOK)
+        pause = min(2 * pause, MAX_LOOK)
 
 
 def block_until_open(latch: str) -> None:
@@ -41,7 +41,7 @@ def block_until_open(latch: str) -> None:
         if job is not None and job.stop_reason is not None:
             return
         time.sleep(pause)
-        pause = min(2 * pause, MOST_LOOK)
+        pause = min(2 * pause, MAX_LOOK)
 
 
 # -- bodies that take a while, one for each executor -----------------------------------------------

@@ -168,7 +168,7 @@ async def overstay_async(seconds: float) -> str:
 
 
 @body()
-async def stubborn_async() -> str:
+async def unstopped_async() -> str:
     """Swallows its cancellation and goes on for a while."""
     leave_a_file()
     try:

@@ -44,7 +44,7 @@ SETTINGS: dict[str, str] = {
 SHORT_STOP = (0.2, 3.0)
 LONG_STOP = (8.0, 18.0)
 """Longer than a lease; the longest ones longer than `stall_grace` after it."""
-MOST_OPEN = 12
+MAX_OPEN = 12
 STALL_SECONDS = 30.0
 """So long without the end of a run is reported, with the faults of that time."""
 MARGIN_BYTES = 1 << 24
@@ -138,7 +138,7 @@ class Work:
         while not self._stop.wait(0.05):
             try:
                 self._look()
-                if len(self.open) < MOST_OPEN:
+                if len(self.open) < MAX_OPEN:
                     number += 1
                     self._submit_one(number)
             except Exception as error:  # noqa: BLE001 — reported, and the load goes on

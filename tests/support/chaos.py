@@ -51,7 +51,7 @@ LEASES: dict[str, str] = {
     "leader_renew": "800ms",
 }
 """Long enough for a process that is only slow, short enough to be lost by one that is stopped."""
-MOST_STOPPED_SECONDS = 8.0
+MAX_STOPPED_SECONDS = 8.0
 
 
 @dataclass
@@ -111,7 +111,7 @@ class Chaos:
                 self._count("stop", self._nodes[place])
                 self._nodes[place].pause()
                 self._asleep[place] = time.monotonic() + self._chance.uniform(
-                    0.2, MOST_STOPPED_SECONDS
+                    0.2, MAX_STOPPED_SECONDS
                 )
             case "end all":
                 self.done["backends ended"] += self._end(END_BACKENDS)

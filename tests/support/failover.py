@@ -34,7 +34,7 @@ POOLS = {"db": 3, "api": 4}
 ITEMS = 6
 RIGHT = sum(range(1, ITEMS + 1))
 """What `light` over `ITEMS` comes to."""
-MOST_OPEN = 4
+MAX_OPEN = 4
 """Runs of the load at once: what is measured is the recovery, not the queue."""
 PATIENCE_SECONDS = 90.0
 """What takes longer than this does not come; how long it took is reported, not judged."""
@@ -105,7 +105,7 @@ class Load:
         try:
             while not self._stop.wait(self._every):
                 self.open = [each for each in self.open if unfinished([each])]
-                if len(self.open) >= MOST_OPEN:
+                if len(self.open) >= MAX_OPEN:
                     continue
                 key = f"load-{len(self.runs)}"
                 self.runs.append(

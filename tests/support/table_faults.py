@@ -130,7 +130,7 @@ def rows(injector: Injector, seq: int, now: int) -> Iterator[StoredRow]:
         "full": [],
         "leaves": [[task, 7]],
         "progress": [[7, 0.5]],
-        "stubborn": [[7, task, "s", "drain", 1]],
+        "unstopped": [[7, task, "s", "drain", 1]],
     }
     lease = {"since": now, "lease_until": now + NEVER, "lease_us": 1_000, "body": json(body)}
     yield StoredRow("worker", {"id": GHOST}, lease)

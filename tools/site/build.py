@@ -37,7 +37,7 @@ FOLDERS = {
     "project": "Project",
 }
 """In the order of llms.txt, with its headings."""
-MOST_ABOUT = 240
+MAX_ABOUT = 240
 _LINES = re.DOTALL | re.MULTILINE
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 
@@ -188,8 +188,8 @@ def _about(text: str) -> tuple[str, str]:
     prose = re.sub(r"```.*?```|<!--.*?-->|^[#|!:(].*?$", "", text, flags=_LINES)
     words = " ".join(re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", prose).split())
     sentence = re.split(r"(?<=[.?]) ", words, maxsplit=1)[0]
-    if len(sentence) > MOST_ABOUT:
-        sentence = sentence[:MOST_ABOUT].rpartition(" ")[0] + " …"
+    if len(sentence) > MAX_ABOUT:
+        sentence = sentence[:MAX_ABOUT].rpartition(" ")[0] + " …"
     return title[1] if title else "", sentence
 
 

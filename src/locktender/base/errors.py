@@ -6,7 +6,7 @@ import math
 import re
 from typing import Any, ClassVar, Final, cast
 
-MOST_SHOWN: Final = 100
+MAX_SHOWN: Final = 100
 """Characters of a wrong value that are worth showing in a line of text."""
 _ENDS = (".", "!", "?", "…", ":")
 
@@ -78,7 +78,7 @@ class InvalidInput(LocktenderError):
     def __str__(self) -> str:
         """With the value, if it is short: part of a secret in a long one would not be found and hidden."""
         got = self.shown_got()
-        if not got or len(got) > MOST_SHOWN:
+        if not got or len(got) > MAX_SHOWN:
             return super().__str__()
         stop = "" if self.message.endswith(_ENDS) else "."
         text = f"{self.message}{stop} Got {got}."

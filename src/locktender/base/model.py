@@ -148,7 +148,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     message: str = ""
 
 
-class Stubborn(msgspec.Struct, frozen=True, array_like=True):
+class Unstopped(msgspec.Struct, frozen=True, array_like=True):
     """A running attempt that was asked to stop and has not."""
 
     token: int
@@ -202,7 +202,7 @@ class WorkerRow(msgspec.Struct, frozen=True):
     """What a provisioner calls it; empty: it was started by hand."""
     progress: list[Progress] = []
     """What its attempts reported last; bounded, the latest are kept."""
-    stubborn: list[Stubborn] = []
+    unstopped: list[Unstopped] = []
     """Attempts that were asked to stop a while ago and still run; bounded, the oldest are kept."""
     leaves: tuple[tuple[int, int], ...] = ()
     """The drain list: (task, token) of each attempt it still has; if it is lost they are handed back."""

@@ -24,7 +24,7 @@ from locktender.base.limits import (
 )
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
-MOST_WORKERS = 10_000
+MAX_WORKERS = 10_000
 PLACEMENTS = ("spread", "pack")
 _BYTES = {"b": 1, "kb": 1 << 10, "kib": 1 << 10, "mb": 1 << 20, "mib": 1 << 20, "gb": 1 << 30}
 _YES = frozenset({"true", "yes", "on", "1"})
@@ -83,7 +83,7 @@ def _count(key: str, minimum: int) -> Callable[[object], int]:
 
 
 def _max_workers(value: object) -> int:
-    return names.count(value, "max_workers", minimum=0, maximum=MOST_WORKERS)
+    return names.count(value, "max_workers", minimum=0, maximum=MAX_WORKERS)
 
 
 def _async_permits(value: object) -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from locktender.observe.checkpoint import AuditScope, HistoryMarks
     from locktender.observe.history_reader import AuditBegin
 
-MOST_SHOWN = 20
+MAX_SHOWN = 20
 LAG_SHOWN_US = 1_000_000
 
 
@@ -97,10 +97,10 @@ def audit(
         shell.say(pruned(marks))
     if held_up.lag_us > LAG_SHOWN_US:
         shell.say(f"[yellow]{lag(held_up)}[/]")
-    for violation in violations[:MOST_SHOWN]:
+    for violation in violations[:MAX_SHOWN]:
         shell.say(f"  [red]{escape(str(violation))}[/]")
-    if len(violations) > MOST_SHOWN:
-        shell.say(f"  and {len(violations) - MOST_SHOWN} more; --json has all")
+    if len(violations) > MAX_SHOWN:
+        shell.say(f"  and {len(violations) - MAX_SHOWN} more; --json has all")
     return 1 if violations else 0
 
 

@@ -143,9 +143,9 @@ class ReloadedFile:
         return stamps
 
 
-MOST_RUNS = 10
-MOST_POOLS = 6
-MOST_MESSAGES = 3
+MAX_RUNS = 10
+MAX_POOLS = 6
+MAX_MESSAGES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ async def read_scene(reading: StoreReader) -> Scene:
     counts = await core.store.counts()
     return Scene(
         at=now(),
-        runs=await AsyncRuns(core).list(limit=MOST_RUNS),
+        runs=await AsyncRuns(core).list(limit=MAX_RUNS),
         pools=await AsyncPools(core).list(),
         queued=counts.queued,
         executing=counts.executing,
@@ -195,7 +195,7 @@ class DevScreen:
         if self._live is None:
             self._console.print(text, soft_wrap=True)
         else:
-            self._messages = [*self._messages, text][-MOST_MESSAGES:]
+            self._messages = [*self._messages, text][-MAX_MESSAGES:]
 
     def show(self, scene: Scene) -> None:
         if self._live is not None:
@@ -228,7 +228,7 @@ class DevScreen:
                 f"{escape(pool.name)} {pool.used}/{'∞' if pool.limit is None else pool.limit}"
                 + (f" [yellow](+{pool.waiting} waiting)[/]" if pool.waiting else "")
                 + (" [magenta]paused[/]" if pool.paused else "")
-                for pool in scene.pools[:MOST_POOLS]
+                for pool in scene.pools[:MAX_POOLS]
             ]
             parts.append(Text.from_markup("[dim]pools[/]  " + "   ".join(shown)))
         parts += [Text.from_markup(message) for message in self._messages]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from locktender.base.errors import (
-    MOST_SHOWN,
+    MAX_SHOWN,
     InvalidInput,
     LocktenderError,
     NotFound,
@@ -83,7 +83,7 @@ def _got(error: LocktenderError) -> str:
     """What was given, where the message does not say it already."""
     if isinstance(error, RunFailed):
         return ""
-    shown = error.shown_got()[:MOST_SHOWN]
+    shown = error.shown_got()[:MAX_SHOWN]
     return f" Got {shown}." if shown else ""
 
 

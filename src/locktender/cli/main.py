@@ -73,7 +73,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "completion": ("completion",),
 }
 """Module of `cli` → the words it registers. One command line loads the module of its word only."""
-MOST_MEANT = 3
+MAX_MEANT = 3
 """Commands that a hint names."""
 _registered: set[str] = set()
 
@@ -201,8 +201,8 @@ def _verbs_meant(context: typer.Context, arguments: Sequence[str]) -> str | None
     found = [f"locktender {noun} {near[0]}" for noun in verbs if near and near[0] in verbs[noun]]
     if not found or near[0] in nouns:
         return None
-    more = ", …" if len(found) > MOST_MEANT else ""
-    return f"Did you mean: {', '.join(found[:MOST_MEANT])}{more}"
+    more = ", …" if len(found) > MAX_MEANT else ""
+    return f"Did you mean: {', '.join(found[:MAX_MEANT])}{more}"
 
 
 def _argument_meant(error: Any, context: typer.Context, arguments: Sequence[str]) -> str | None:

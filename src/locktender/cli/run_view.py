@@ -203,8 +203,8 @@ def _step(name: str, total: int | None, states: Counter[str], why: Why | None) -
 
 
 def _not_stopped(name: str, running: int, why: Why | None) -> str:
-    stubborn = None if why is None else why.stubborn.get(name)
-    return "" if why is None or stubborn is None else stubborn.text(why.now, running)
+    unstopped = None if why is None else why.unstopped.get(name)
+    return "" if why is None or unstopped is None else unstopped.text(why.now, running)
 
 
 def _notes(name: str, why: Why | None) -> tuple[str, ...]:

@@ -200,7 +200,7 @@ def _details_of(task: TaskInfo, now: datetime) -> str:
     from locktender.cli.tables import stop_note
 
     # First that it does not stop: progress may be long, and is cut.
-    notes = [stop_note(task.stubborn, now)] if task.stubborn is not None else []
+    notes = [stop_note(task.unstopped, now)] if task.unstopped is not None else []
     notes += [str(task.progress)] if task.progress is not None else []
     if notes:
         return "; ".join(notes)

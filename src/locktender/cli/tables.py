@@ -18,7 +18,7 @@ from locktender.cli.output import escape, plain, width_of
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from locktender.client.views import StubbornInfo
+    from locktender.client.views import UnstoppedInfo
 
 
 def shown(text: str) -> str:
@@ -80,9 +80,9 @@ def lasted(start: datetime | None, end: datetime | None, since: datetime) -> str
     return "-" if start is None else took((end or since) - start)
 
 
-def stop_note(stubborn: StubbornInfo, since: datetime) -> str:
+def stop_note(unstopped: UnstoppedInfo, since: datetime) -> str:
     """Of an attempt that was asked to stop and still runs."""
-    return f"asked to stop {ago(stubborn.since, since)}: {stubborn.reason}"
+    return f"asked to stop {ago(unstopped.since, since)}: {unstopped.reason}"
 
 
 def size(number: int) -> str:

@@ -87,9 +87,9 @@ def _facts(worker: WorkerInfo) -> list[tuple[str, str]]:
     since = now()
     held_back = "" if worker.share == 100 else f", at {worker.share}% of its permits"
     why = ", ".join(pressures(worker.pressed, worker.memory, round(worker.p99 * SECOND)))
-    stubborn = [
+    unstopped = [
         ("", f"[red]task {each.task} ({escape(each.step)}) {escape(stop_note(each, since))}[/]")
-        for each in worker.stubborn
+        for each in worker.unstopped
     ]
     return [
         ("worker", escape(worker.id)),
@@ -100,7 +100,7 @@ def _facts(worker: WorkerInfo) -> list[tuple[str, str]]:
         ("joined", ago(worker.since, since)),
         ("lease ends", ago(worker.lease_until, since)),
         ("tasks", str(worker.in_flight)),
-        *stubborn,
+        *unstopped,
         ("free", f"{_count(worker.free)}{held_back}"),
         *([("held back by", escape(why))] if why else []),
         ("claim", "no bound" if worker.claim < 0 else f"up to {worker.claim} until its next beat"),

@@ -17,7 +17,7 @@ from locktender.store.protocol import OutboxAnswer, OutboxEntry, RunFilter, Stor
 if TYPE_CHECKING:
     from locktender.observe.why import Why
 
-MOST_LISTED = 10_000
+MAX_LISTED = 10_000
 """Submissions that a list looks through."""
 _INSTEAD = frozenset({"attached", "finished"})
 """Outcomes by which another run stands for this one."""
@@ -44,7 +44,7 @@ async def outbox_runs(store: Store, where: RunFilter) -> list[RunRow]:
     if not wanted or where.before is not None or not await store.outbox_used():
         return []
     found: list[RunRow] = []
-    for entry in await store.outbox_newest(MOST_LISTED):
+    for entry in await store.outbox_newest(MAX_LISTED):
         answer = None if entry.answer is None else unpack_answer(entry.answer)
         if answer is not None and answer.submitted is not None and _stands_for(answer.submitted):
             continue

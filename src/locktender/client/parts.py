@@ -27,7 +27,7 @@ from locktender.store.protocol import (
 PART = 10_000
 FIRST_PART = 1_000
 """Where many rows match, the first part is enough."""
-MOST_EXAMINED = 100_000
+MAX_EXAMINED = 100_000
 """For one request: a second of a busy store."""
 T = TypeVar("T")
 P = TypeVar("P")

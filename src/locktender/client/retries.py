@@ -15,7 +15,7 @@ from locktender.store.retry import repeated
 
 PAGE = 500
 """Runs that are queued in one transaction."""
-MOST_SHOWN = 5
+MAX_SHOWN = 5
 
 
 async def retry_runs(core: Core, rows: Sequence[RunRow], again: Sequence[int] = ()) -> None:
@@ -85,7 +85,7 @@ def _first_refusal(
     if len(several) == 1:
         return error
     retried = tuple(each for each in several if each not in refused)
-    shown = ", ".join(list(refused)[:MOST_SHOWN]) + (", …" if len(refused) > MOST_SHOWN else "")
+    shown = ", ".join(list(refused)[:MAX_SHOWN]) + (", …" if len(refused) > MAX_SHOWN else "")
     queued = "1 run is" if len(retried) == 1 else f"{len(retried):,} runs are"
     error.message = f"{queued} queued again, {len(refused):,} not ({shown}): {error.message}"
     error.args = (error.message,)

@@ -13,7 +13,7 @@ from locktender.base.errors import NotFound
 from locktender.base.events import Event, unpack
 from locktender.base.graph import Graph, Node, condition_text, is_cached, needs_of
 from locktender.base.ids import run_of
-from locktender.base.model import Progress, Stubborn
+from locktender.base.model import Progress, Unstopped
 from locktender.base.states import (
     EXECUTING_RUNS,
     OUTBOX_RUNS,
@@ -28,8 +28,8 @@ from locktender.client.views import (
     GraphInfo,
     NodeInfo,
     ProgressInfo,
-    StubbornInfo,
     TaskInfo,
+    UnstoppedInfo,
     instant,
     moment,
 )
@@ -79,13 +79,13 @@ async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
 
         reasons = await waits_of_waiting(core.store, row, rows)
     progress_of: dict[int, Progress] = {}
-    stubborn_of: dict[int, Stubborn] = {}
+    unstopped_of: dict[int, Unstopped] = {}
     if any(task.state == TaskState.RUNNING for task in rows):
         workers = await core.store.workers()
         progress_of = {each.token: each for worker in workers for each in worker.progress}
-        stubborn_of = {each.token: each for worker in workers for each in worker.stubborn}
+        unstopped_of = {each.token: each for worker in workers for each in worker.unstopped}
     return [
-        _task(task, node_of(nodes, task), reasons.get(task.id), progress_of, stubborn_of)
+        _task(task, node_of(nodes, task), reasons.get(task.id), progress_of, unstopped_of)
         for task in rows
     ]
 
@@ -149,15 +149,15 @@ async def graph_and_tasks(core: Core, run_id: str, part: TaskPart | None = None)
         where = TaskFilter(row.seq, states=[*_FAILED], limit=MAX_FAILED)
         failed = (await core.store.task_page(where)).tasks
     progress_of: dict[int, Progress] = {}
-    stubborn_of: dict[int, Stubborn] = {}
+    unstopped_of: dict[int, Unstopped] = {}
     if counts[TaskState.RUNNING]:
         workers = await core.store.workers()
         progress_of = {each.token: each for worker in workers for each in worker.progress}
-        stubborn_of = {each.token: each for worker in workers for each in worker.stubborn}
+        unstopped_of = {each.token: each for worker in workers for each in worker.unstopped}
 
     def shown(tasks: Sequence[TaskRow]) -> list[TaskInfo]:
         return [
-            _task(task, node_of(found.nodes, task), None, progress_of, stubborn_of)
+            _task(task, node_of(found.nodes, task), None, progress_of, unstopped_of)
             for task in map(shown_task, tasks)
         ]
 
@@ -256,12 +256,12 @@ def _task(
     node: Node,
     reason: str | None,
     progress_of: Mapping[int, Progress],
-    stubborn_of: Mapping[int, Stubborn],
+    unstopped_of: Mapping[int, Unstopped],
 ) -> TaskInfo:
     # By token and only while it runs: a beat may be older than the attempt's end.
     runs = task.state == TaskState.RUNNING
     progress = progress_of.get(task.token) if runs else None
-    stubborn = stubborn_of.get(task.token) if runs else None
+    unstopped = unstopped_of.get(task.token) if runs else None
     return TaskInfo(
         id=task.id,
         name=node.name,
@@ -281,7 +281,7 @@ def _task(
         progress=None
         if progress is None
         else ProgressInfo(progress.done, progress.total, progress.message),
-        stubborn=None if stubborn is None else StubbornInfo.of(stubborn),
+        unstopped=None if unstopped is None else UnstoppedInfo.of(unstopped),
         cached=is_cached(node, task.state, task.attempt),
     )
 

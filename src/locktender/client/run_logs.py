@@ -28,7 +28,7 @@ from locktender.client.views import LogInfo, instant
 
 MAX_LIMIT = 100_000
 FOLLOW_SECONDS = 0.5
-MOST_COUNTED = 2_000
+MAX_COUNTED = 2_000
 """Attempts whose lines are counted for a page: it may ask each second."""
 FEW_ATTEMPTS = 20
 """Read at once for a few hundred lines: an attempt has up to 1,000."""
@@ -51,8 +51,8 @@ async def tail(core: Core, run_id: str, task: int | None, limit: int) -> LogTail
     if row.state in OUTBOX_RUNS:
         return LogTail([], 0, False)
     lines = await logs(core, run_id, task, limit)
-    found = await core.store.log_total(row.seq, task, MOST_COUNTED + 1)
-    return LogTail(lines, found.lines, found.attempts > MOST_COUNTED)
+    found = await core.store.log_total(row.seq, task, MAX_COUNTED + 1)
+    return LogTail(lines, found.lines, found.attempts > MAX_COUNTED)
 
 
 async def logs(core: Core, run_id: str, task: int | None, limit: int) -> list[LogInfo]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from locktender.base.clock import SECOND
-from locktender.base.model import Failure, RunRow, Stubborn, WorkerRow
+from locktender.base.model import Failure, RunRow, Unstopped, WorkerRow
 from locktender.base.states import RunState, TaskState
 from locktender.client.results import failure_of
 
@@ -98,7 +98,7 @@ class ProgressInfo(msgspec.Struct, frozen=True):
         return f"{self.done:g}{of} {self.message}".rstrip()
 
 
-class StubbornInfo(msgspec.Struct, frozen=True):
+class UnstoppedInfo(msgspec.Struct, frozen=True):
     """A running attempt that was asked to stop and has not: it keeps its permit and its slots until it ends."""
 
     task: int
@@ -109,7 +109,7 @@ class StubbornInfo(msgspec.Struct, frozen=True):
     """When it was told."""
 
     @classmethod
-    def of(cls, row: Stubborn) -> StubbornInfo:
+    def of(cls, row: Unstopped) -> UnstoppedInfo:
         """The same from a worker's report."""
         return cls(row.task, row.step, row.reason, instant(row.since))
 
@@ -159,7 +159,7 @@ class TaskInfo(msgspec.Struct, frozen=True):
     """A retry's back-off: it does not start earlier."""
     progress: ProgressInfo | None = None
     """How far the running attempt is, as its body reported; as old as its worker's last beat."""
-    stubborn: StubbornInfo | None = None
+    unstopped: UnstoppedInfo | None = None
     """That the running attempt was asked to stop a while ago, and has not."""
     cached: bool = False
     """Its result is that of an earlier call with the same arguments: no body ran."""
@@ -310,7 +310,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     """Seconds within which 99 of 100 tasks of the last minute ended; 0: none has."""
     loop_lag: float
     """Seconds its loop was late, at worst, lately."""
-    stubborn: Sequence[StubbornInfo]
+    unstopped: Sequence[UnstoppedInfo]
     """Its attempts that were asked to stop a while ago and still run."""
     labels: Mapping[str, str]
     provision: str
@@ -355,7 +355,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
             memory=row.memory,
             p99=row.p99_us / SECOND,
             loop_lag=row.lag_us / SECOND,
-            stubborn=[StubbornInfo.of(each) for each in row.stubborn],
+            unstopped=[UnstoppedInfo.of(each) for each in row.unstopped],
             labels=row.labels,
             provision=row.provision,
             draining=row.draining,

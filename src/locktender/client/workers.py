@@ -34,7 +34,7 @@ class PlacedTask(msgspec.Struct, frozen=True):
     tags: Mapping[str, str]
     task: int
     name: str
-    stubborn: bool
+    unstopped: bool
     """It was asked to stop, and still runs."""
 
 
@@ -42,7 +42,7 @@ async def placed_tasks(core: Core) -> list[PlacedTask]:
     """Which worker has what, of all executing runs."""
     snapshot = await core.store.load(lost=False)
     runs = {row.seq: row for row in (*snapshot.runs, *snapshot.held)}
-    told = {each.token for worker in snapshot.workers for each in worker.stubborn}
+    told = {each.token for worker in snapshot.workers for each in worker.unstopped}
     graphs: dict[str, tuple[Node, ...]] = {}
     found: list[PlacedTask] = []
     for task in (*snapshot.tasks, *snapshot.held_tasks):
@@ -53,9 +53,9 @@ async def placed_tasks(core: Core) -> list[PlacedTask]:
             graphs[row.graph] = await nodes_of(core.store, row.graph)
         node = node_of(graphs[row.graph], task)
         name = node.name if task.idx < 0 else f"{node.name}[{task.idx}]"
-        stubborn = task.token in told
+        unstopped = task.token in told
         found.append(
-            PlacedTask(task.worker, node.executor, row.id, row.tags, task.id, name, stubborn)
+            PlacedTask(task.worker, node.executor, row.id, row.tags, task.id, name, unstopped)
         )
     return found
 

@@ -19,7 +19,7 @@ from locktender.flows import caching, options
 from locktender.flows.function import Function, takes_errors
 from locktender.flows.trace_cache import TraceCache
 
-MOST_SHOWN = 100
+MAX_SHOWN = 100
 _CACHE = ("cache", "cache_key", "cache_scope")
 
 
@@ -325,7 +325,7 @@ def _shown(value: object) -> str:
         text = repr(value)
     except Exception as broken:  # noqa: BLE001 — a user's __repr__ may do anything
         text = f"(its repr fails: {type(broken).__name__})"
-    return f"{type(value).__name__} {text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + '…'}"
+    return f"{type(value).__name__} {text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + '…'}"
 
 
 def _span(given: Mapping[str, Any], key: str) -> int | None:

@@ -109,7 +109,7 @@ T = TypeVar("T")
 StepExecutor = Literal["auto", "async", "thread", "process"]
 
 
-RETRIES_MOST = 1_000_000
+MAX_RETRIES = 1_000_000
 _MEANT = {"retry": "retries", "attempts": "retries", "concurrency": "max_parallel"}
 """Options of other engines → ours; spelling alone would suggest another one."""
 
@@ -249,7 +249,7 @@ def _retry(base: RetryPolicy, given: Mapping[str, Any]) -> RetryPolicy:
     changes: dict[str, Any] = {}
     if "retries" in given:
         changes["retries"] = names.count(
-            given["retries"], "retries", minimum=0, maximum=RETRIES_MOST
+            given["retries"], "retries", minimum=0, maximum=MAX_RETRIES
         )
     if "retry_delay" in given:
         changes["delay_us"] = microseconds(given["retry_delay"], "retry_delay", minimum=0)

@@ -20,8 +20,8 @@ from locktender.flows.definitions import FlowDef
 from locktender.flows.flows import Flow
 from locktender.flows.tracer import Tracer, recording
 
-MOST_GRAPHS = 1_000
-MOST_BYTES = 8 * 1024 * 1024
+MAX_GRAPHS = 1_000
+MAX_BYTES = 8 * 1024 * 1024
 """Of all their JSON together. In memory a graph takes a few times as much."""
 
 
@@ -36,7 +36,7 @@ class Checked(NamedTuple):
 class KnownGraphs:
     """By digest. Several threads may ask: at worst a graph is checked twice."""
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, most_bytes: int = MAX_BYTES) -> None:
         self._most_bytes = most_bytes
         self._kept: OrderedDict[str, Checked] = OrderedDict()
         self._bytes = 0
@@ -75,7 +75,7 @@ class KnownGraphs:
                 return
             self._kept[new.digest] = new
             self._bytes += len(new.body)
-            while self._bytes > self._most_bytes or len(self._kept) > MOST_GRAPHS:
+            while self._bytes > self._most_bytes or len(self._kept) > MAX_GRAPHS:
                 _, old = self._kept.popitem(last=False)
                 self._bytes -= len(old.body)
 

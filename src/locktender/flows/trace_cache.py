@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 from locktender.base.graph import AnyTemplate, Node, OnError, Output
 
-MOST_PLACES = 2_000
+MAX_PLACES = 2_000
 """Of one flow. Of a longer trace the first nodes are cached."""
-MOST_BRANCHES = 8
+MAX_BRANCHES = 8
 """Of one place. A flow whose calls differ each time is traced without the cache."""
 
 Args = tuple[AnyTemplate, ...]
@@ -89,7 +89,7 @@ class TracePlace:
             if each.node == node:
                 return each
         cache = self._cache
-        if len(self._next) >= MOST_BRANCHES or cache.places >= MOST_PLACES:
+        if len(self._next) >= MAX_BRANCHES or cache.places >= MAX_PLACES:
             return None
         cache.places += 1
         place = TracePlace(cache, node, index, taken, returns)
@@ -104,7 +104,7 @@ class TracePlace:
         return None
 
     def ended(self, result: AnyTemplate | None, digest: str) -> None:
-        if len(self._ends) < MOST_BRANCHES:
+        if len(self._ends) < MAX_BRANCHES:
             self._ends.append((result, digest))
 
 

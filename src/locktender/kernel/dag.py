@@ -104,8 +104,7 @@ class RunGraph:
             self._ordinals.next = max(self._ordinals.next, row.ordinal + 1)
             step = self.steps[row.node]
             if row.again:
-                if step.again is None:
-                    step.again = []
+                step.again = step.again or []
                 step.again.append(row)
                 if row.idx == PLAIN and step.mapped:
                     continue  # The row of a map that was skipped whole has no place among its items.
@@ -343,8 +342,7 @@ class RunGraph:
 
     def _follow(self, step: NodeState, idx: int) -> None:
         """Item `idx` of its source has ended: its own may be asked for."""
-        if step.early is None:
-            step.early = []
+        step.early = step.early or []
         heappush(step.early, idx)
         due = now_due(step) if step.phase is Phase.ACTIVE and step.expanded else ()
         if step.behind:

@@ -289,7 +289,7 @@ def _full(view: GateView, entry: TaskEntry, block: Block, typical: Typical) -> R
 
 
 def _holder(task: TaskEntry, gate: Gate, view: GateView) -> Holder:
-    stubborn = view.stubborn.get(task.token)
+    unstopped = view.unstopped.get(task.token)
     return Holder(
         task.run.row.id,
         task.id,
@@ -297,8 +297,8 @@ def _holder(task: TaskEntry, gate: Gate, view: GateView) -> Holder:
         uses(task, gate),
         task.started_at or task.scheduled_at,
         task.worker or "",
-        stop_reason="" if stubborn is None else stubborn.reason,
-        stop_asked_at=0 if stubborn is None else stubborn.since,
+        stop_reason="" if unstopped is None else unstopped.reason,
+        stop_asked_at=0 if unstopped is None else unstopped.since,
         stalled=task.worker in view.stalled,
     )
 
@@ -345,7 +345,7 @@ def _worker(view: GateView, entry: TaskEntry, block: Block, typical: Typical) ->
     elif not matching:
         text = no_fitting_worker(workers, requirement)
     else:
-        asked_to_stop = sum(task.token in view.stubborn for task in running)
+        asked_to_stop = sum(task.token in view.unstopped for task in running)
         text = no_room(several, executor, asked_to_stop, now=view.now)
     offers = f"; {counted(entry.offers, 'offer')} so far" if entry.offers else ""
     beside = view.lanes_beside(wanted, several)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from locktender.base.clock import SECOND
 from locktender.base.durations import spoken
 from locktender.base.graph import TRACE
-from locktender.base.model import Stubborn
+from locktender.base.model import Unstopped
 from locktender.base.names import nearest
 from locktender.base.text import counted
 from locktender.kernel.claim import RELEASE
@@ -72,12 +72,12 @@ def _know(workers: Sequence[Worker], *, only: bool) -> str:
     return "1 worker knows" if len(workers) == 1 else f"{len(workers):,} workers know"
 
 
-def no_room(workers: Sequence[Worker], executor: str, stubborn: int = 0, *, now: int = 0) -> str:
-    """What is said of them. `stubborn`: how many of their tasks were asked to stop and have not."""
+def no_room(workers: Sequence[Worker], executor: str, unstopped: int = 0, *, now: int = 0) -> str:
+    """What is said of them. `unstopped`: how many of their tasks were asked to stop and have not."""
     groups: dict[NoRoom, list[Worker]] = {}
     for worker in workers:
         groups.setdefault(worker.room(executor)[1], []).append(worker)
-    told = f", {stubborn:,} asked to stop and still running" if stubborn else ""
+    told = f", {unstopped:,} asked to stop and still running" if unstopped else ""
     if len(groups) > 1:
         each = [
             f"{len(group):,} {_has(kind, group, executor, now)}"
@@ -188,6 +188,6 @@ def _filled(group: Sequence[Worker], executor: str) -> str:
     return f"{used:,} of {of:,} permits in use"
 
 
-def stubborn_by_token(workers: Iterable[Worker]) -> dict[int, Stubborn]:
+def unstopped_by_token(workers: Iterable[Worker]) -> dict[int, Unstopped]:
     """Attempts that were asked to stop and still run, by the last report of their workers."""
-    return {each.token: each for worker in workers for each in worker.row.stubborn}
+    return {each.token: each for worker in workers for each in worker.row.unstopped}

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from locktender.base.model import Stubborn
+from locktender.base.model import Unstopped
 from locktender.base.text import nth
 from locktender.kernel.entries import TaskEntry
-from locktender.kernel.explain_workers import stubborn_by_token
+from locktender.kernel.explain_workers import unstopped_by_token
 from locktender.kernel.gates.pool import PoolGate
 from locktender.kernel.gates.protocol import Gate, Lane
 from locktender.kernel.gates.worker import WorkerGate
@@ -173,8 +173,8 @@ class GateView:
     # -- holders -----------------------------------------------------------------------------------
 
     @cached_property
-    def stubborn(self) -> dict[int, Stubborn]:
-        return stubborn_by_token(self.ledger.workers.by_id.values())
+    def unstopped(self) -> dict[int, Unstopped]:
+        return unstopped_by_token(self.ledger.workers.by_id.values())
 
     @cached_property
     def stalled(self) -> set[str]:

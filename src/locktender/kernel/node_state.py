@@ -32,7 +32,7 @@ PASSED = "passed_on"
 """The type under which a skipped task's row says that its item is an error, and so is its result."""
 SLICE = 1_000
 """Rows that a rebuild takes up without a break."""
-MOST_SHOWN = 300
+MAX_SHOWN = 300
 """Characters of a passed error in the reason."""
 MAX_WIRED, MAX_WIRED_NODES = 1_000, 50
 """Graphs that are kept wired, and nodes of one: a large graph takes its time anyway."""
@@ -382,7 +382,7 @@ def passes_on(node: Node, item: bytes) -> bool:
 
 def passed_on(step: NodeState, idx: int, item: bytes) -> Skipped:
     error = codec.decode(item, codec.StepError)
-    reason = f"its item is the error of {error.node}, which it passes on: {str(error)[:MOST_SHOWN]}"
+    reason = f"its item is the error of {error.node}, which it passes on: {str(error)[:MAX_SHOWN]}"
     return Skipped(step.index, idx, step.base + idx, reason, tainted=False, passed=True)
 
 

@@ -12,7 +12,7 @@ from locktender.base.text import counted, stop_text
 from locktender.kernel.deadlines import Until
 from locktender.kernel.queue_position import Precision
 from locktender.kernel.reasons import GateOpening, Holder, Reason
-from locktender.observe.waiting_steps import OfferedStep, StubbornStep, WaitingStep
+from locktender.observe.waiting_steps import OfferedStep, UnstoppedStep, WaitingStep
 
 LEFT = "It has left the queue this moment."
 
@@ -51,7 +51,7 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     offered: dict[str, OfferedStep] = {}
     """Steps with tasks that were offered to a worker, which has not accepted them yet."""
     running: dict[str, int] = {}
-    stubborn: dict[str, StubbornStep] = {}
+    unstopped: dict[str, UnstoppedStep] = {}
     """Steps with tasks that were asked to stop and still run: they keep what they hold until they end."""
     note: str = ""
     ended_at: int = 0
@@ -119,7 +119,7 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
         for step, offer in self.offered.items():
             lines.append(f"  {offer.count} × {step} not accepted yet: {offer.text(self.now)}")
         for step, count in self.running.items():
-            told = self.stubborn.get(step)
+            told = self.unstopped.get(step)
             lines.append(
                 f"  {count} × {step} running{f'; {told.text(self.now, count)}' if told else ''}"
             )

@@ -116,7 +116,7 @@ class AuditNumbers:
         return True
 
 
-MOST_LABEL_SETS = 100
+MAX_LABEL_SETS = 100
 OTHER_LABELS = "(others)"
 
 
@@ -215,7 +215,7 @@ class Metrics:
         found = dict.fromkeys(("", *self.demand_by_labels), 0)
         for want in demand.wants:
             labels = ",".join(f"{label}={value}" for label, value in want.needs)
-            if labels not in found and len(found) >= MOST_LABEL_SETS:
+            if labels not in found and len(found) >= MAX_LABEL_SETS:
                 labels = OTHER_LABELS
             found[labels] = found.get(labels, 0) + want.tasks
         self.demand_by_labels = found

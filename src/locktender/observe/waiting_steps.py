@@ -21,7 +21,7 @@ class WaitingStep(msgspec.Struct, frozen=True, omit_defaults=True):
     """What has to happen for the first of them to start."""
 
 
-class StubbornStep(msgspec.Struct, frozen=True, omit_defaults=True):
+class UnstoppedStep(msgspec.Struct, frozen=True, omit_defaults=True):
     """Tasks of one step of a run that were asked to stop and still run."""
 
     count: int

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from locktender.base.model import RunRow, Stubborn
+from locktender.base.model import RunRow, Unstopped
 from locktender.base.names import Declared
 from locktender.base.names import never as never_by_label
 from locktender.base.states import TaskState
@@ -16,7 +16,7 @@ from locktender.kernel.deadlines import Until
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.estimates import Holds
 from locktender.kernel.explain_runs import open_tasks, waiting_nodes
-from locktender.kernel.explain_workers import stubborn_by_token
+from locktender.kernel.explain_workers import unstopped_by_token
 from locktender.kernel.gate_view import GateView
 from locktender.kernel.reasons import Reason, Typical
 from locktender.kernel.scheduler import Scheduler
@@ -24,7 +24,7 @@ from locktender.kernel.timeouts import wait_limits
 from locktender.observe.answer import Why, why_run
 from locktender.observe.live import Question
 from locktender.observe.rebuilt import rebuild, typical
-from locktender.observe.waiting_steps import OfferedStep, StubbornStep, WaitingStep
+from locktender.observe.waiting_steps import OfferedStep, UnstoppedStep, WaitingStep
 from locktender.observe.waits import gates_of
 from locktender.store.protocol import Snapshot, Store
 
@@ -114,10 +114,10 @@ def note_of(scheduler: Scheduler, entry: TaskEntry, now: int) -> str:
         return f"It was {offered}, and is not accepted yet. {stalled}".rstrip()
     if stalled:
         return stalled
-    stubborn = stubborn_by_token(scheduler.ledger.workers.by_id.values()).get(entry.token)
-    if stubborn is None:
+    unstopped = unstopped_by_token(scheduler.ledger.workers.by_id.values()).get(entry.token)
+    if unstopped is None:
         return f"Worker {entry.worker} has it: it waits for nothing."
-    told = stop_text(stubborn.reason, stubborn.since, now)
+    told = stop_text(unstopped.reason, unstopped.since, now)
     return f"Worker {entry.worker} has it: {told}. It keeps what it holds until its body ends."
 
 
@@ -190,8 +190,8 @@ def run_why(
     found = open_tasks(run)
     running: dict[str, int] = {}
     offered: dict[str, OfferedStep] = {}
-    stubborn: dict[str, StubbornStep] = {}
-    by_token = stubborn_by_token(scheduler.ledger.workers.by_id.values())
+    unstopped: dict[str, UnstoppedStep] = {}
+    by_token = unstopped_by_token(scheduler.ledger.workers.by_id.values())
     for entry in found.in_flight:
         name = entry.spec.name
         if entry.state == TaskState.SCHEDULED:
@@ -199,7 +199,7 @@ def run_why(
             continue
         running[name] = running.get(name, 0) + 1
         if (each := by_token.get(entry.token)) is not None:
-            stubborn[name] = _one_more(stubborn.get(name), each)
+            unstopped[name] = _one_more(unstopped.get(name), each)
     groups: dict[tuple[str, tuple[str, ...]], tuple[TaskEntry, WaitingStep]] = {}
     for entry, count in sorted(found.waiting(now), key=lambda each: each.first.id):
         key = (entry.spec.name, gates_of(scheduler, entry, now))
@@ -229,7 +229,7 @@ def run_why(
         pending=dict(waiting_nodes(graph)),
         offered=offered,
         running=running,
-        stubborn=stubborn,
+        unstopped=unstopped,
         note=_stalled_note(scheduler, found.in_flight),
     )
 
@@ -241,11 +241,11 @@ def _offered(known: OfferedStep | None, entry: TaskEntry) -> OfferedStep:
     return OfferedStep(count, entry.worker or "", entry.scheduled_at, entry.offers)
 
 
-def _one_more(known: StubbornStep | None, stubborn: Stubborn) -> StubbornStep:
+def _one_more(known: UnstoppedStep | None, unstopped: Unstopped) -> UnstoppedStep:
     if known is None:
-        return StubbornStep(1, stubborn.reason, stubborn.since)
-    first = known if known.since <= stubborn.since else stubborn
-    return StubbornStep(known.count + 1, first.reason, first.since)
+        return UnstoppedStep(1, unstopped.reason, unstopped.since)
+    first = known if known.since <= unstopped.since else unstopped
+    return UnstoppedStep(known.count + 1, first.reason, first.since)
 
 
 def _earliest(known: tuple[Until, ...], more: list[Until]) -> tuple[Until, ...]:

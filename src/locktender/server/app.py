@@ -54,11 +54,11 @@ from locktender.store.protocol import Store
 STREAMS = frozenset({f"{PREFIX}/events", LIVE})
 """Answers that last: they have bounds of their own."""
 DEMAND = f"{PREFIX}/demand"
-MOST_REQUESTS = 128
+MAX_REQUESTS = 128
 WAITS = f"{PREFIX}/runs/ended"
-MOST_WAITING = 512
+MAX_WAITING = 512
 """Requests that wait for ends of runs: they cost a connection, and nothing else."""
-MOST_NAMED = 20
+MAX_NAMED = 20
 
 
 def refusing(
@@ -94,7 +94,7 @@ def refusing(
 
 
 def _listed(known: list[str], count: int) -> str:
-    plain = sorted(known, key=len)[:MOST_NAMED]
+    plain = sorted(known, key=len)[:MAX_NAMED]
     more = f" and {count - len(plain)} more" * (count > len(plain))
     return f"There is: {', '.join(plain)}{more}."
 
@@ -105,7 +105,7 @@ def _wants_page(request: Request) -> bool:
 
 
 class Bounded:
-    """Refuses requests beyond `MOST_REQUESTS` at a time. Streams have a bound of their own, and so has waiting."""
+    """Refuses requests beyond `MAX_REQUESTS` at a time. Streams have a bound of their own, and so has waiting."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -116,7 +116,7 @@ class Bounded:
             await self._app(scope, receive, send)
             return
         waits = scope["path"] == WAITS
-        most = MOST_WAITING if waits else MOST_REQUESTS
+        most = MAX_WAITING if waits else MAX_REQUESTS
         if self._busy[waits] >= most:
             error = Overloaded(f"{most} requests are being answered.", hint="Try again.")
             await refusal(error)(scope, receive, send)

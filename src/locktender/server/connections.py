@@ -5,7 +5,7 @@ connection is *idle* while no whole request of it is being answered: it shakes
 hands for TLS, sends its request, or is kept for the next one. Beyond
 `most_connections` the oldest idle one is closed for each new one, so that a
 thousand silent clients keep nobody from `/health`. What is being answered has
-bounds of its own (`app.MOST_REQUESTS`, `MOST_WAITING`, streams, pages), which
+bounds of its own (`app.MAX_REQUESTS`, `MAX_WAITING`, streams, pages), which
 together are fewer.
 """
 
@@ -23,11 +23,11 @@ from uvicorn.server import ServerState
 
 from locktender.base import open_files
 from locktender.base.background import end_tasks
-from locktender.server.api.streams import MOST_STREAMS
-from locktender.server.app import MOST_REQUESTS, MOST_WAITING, STREAMS
-from locktender.server.ui.live import MOST_PAGES
+from locktender.server.api.streams import MAX_STREAMS
+from locktender.server.app import MAX_REQUESTS, MAX_WAITING, STREAMS
+from locktender.server.ui.live import MAX_PAGES
 
-MOST_CONNECTIONS = 2 * MOST_REQUESTS + MOST_WAITING + MOST_STREAMS + MOST_PAGES
+MAX_CONNECTIONS = 2 * MAX_REQUESTS + MAX_WAITING + MAX_STREAMS + MAX_PAGES
 OTHER_FILES = 256
 """Files that the process needs beside connections: the store, the log, children."""
 ANSWER_SECONDS = 10.0
@@ -39,12 +39,12 @@ LONG_ANSWER_SECONDS = 40.0
 def most_connections() -> int:
     """As many as the process may have files for."""
     files = open_files.bound()
-    return MOST_CONNECTIONS if files is None else max(1, min(MOST_CONNECTIONS, files - OTHER_FILES))
+    return MAX_CONNECTIONS if files is None else max(1, min(MAX_CONNECTIONS, files - OTHER_FILES))
 
 
 def allow_files() -> None:
-    """Raises the bound of open files, where it may be raised, to what `MOST_CONNECTIONS` need."""
-    open_files.allow(MOST_CONNECTIONS + OTHER_FILES)
+    """Raises the bound of open files, where it may be raised, to what `MAX_CONNECTIONS` need."""
+    open_files.allow(MAX_CONNECTIONS + OTHER_FILES)
 
 
 class Closable(Protocol):

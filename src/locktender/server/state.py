@@ -194,8 +194,8 @@ def _seen(task: asyncio.Task[Any]) -> None:
 
 DEMAND_KEPT_SECONDS = 3.0
 DEMAND_TIMEOUT_SECONDS = 5.0
-MOST_CYCLES = 100
-MOST_NEEDS = 1_000
+MAX_CYCLES = 100
+MAX_NEEDS = 1_000
 """Entries in one answer, those that have waited longest; the total counts all."""
 
 
@@ -256,7 +256,7 @@ async def _from_rows(settings: Settings, leader: str | None) -> DemandAnswer:
     finally:
         await store.close()
     # What a worker would get at once is no demand: it is granted first, in this copy alone.
-    for _ in range(MOST_CYCLES):
+    for _ in range(MAX_CYCLES):
         if not scheduler.cycle(snapshot.now).unfinished:
             break
     found = _answer(scheduler.sweep(snapshot.now), snapshot.now, leader)
@@ -274,6 +274,6 @@ def _answer(demand: Demand, at: int, leader: str | None) -> DemandAnswer:
             want.workers,
             instant(want.since or at),
         )
-        for want in demand.wants[:MOST_NEEDS]
+        for want in demand.wants[:MAX_NEEDS]
     )
     return DemandAnswer(demand.total, needs, demand.workers, instant(at), leader)

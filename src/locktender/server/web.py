@@ -2,7 +2,7 @@
 
 The socket is bound before the store is opened or a worker joins, so that a
 taken port is reported at once. Every connection has a bounded time to send its
-request and read its answer (`connections.py`). Beyond `MOST_REQUESTS` an answer
+request and read its answer (`connections.py`). Beyond `MAX_REQUESTS` an answer
 is 503. Connections that follow events last longer; `api/streams.py` bounds them.
 """
 
@@ -121,7 +121,7 @@ def _refused(error: OSError, host: str, port: int, option: str) -> InvalidInput:
 
 
 KEEP_ALIVE_SECONDS = 5
-MOST_HEADER_BYTES = 16 * 1024
+MAX_HEADER_BYTES = 16 * 1024
 CLOSE_SECONDS = 1
 RESTART_SECONDS = 1.0
 START_SECONDS = 5.0
@@ -177,7 +177,7 @@ class Web:
                 backlog=BACKLOG,
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=CLOSE_SECONDS,
-                h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
             ),
             self._answers,
         )

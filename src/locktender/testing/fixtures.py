@@ -35,7 +35,7 @@ from locktender.testing.processes import EngineProcess
 
 T = TypeVar("T")
 LOOK_SECONDS = 0.002
-MOST_LOOK_SECONDS = 0.025
+MAX_LOOK_SECONDS = 0.025
 """Pause between two checks: what is waited for needs the machine, too."""
 LONG_LEASE = "3650d"
 """Under a clock that jumps, leases must not be what ends: a test that wants that sets its own."""
@@ -49,7 +49,7 @@ def eventually(condition: Callable[[], T], timeout: Duration = "60s", what: str 
         if time.monotonic() > end:
             raise AssertionError(f"timed out after {timeout} waiting for {what}")
         time.sleep(pause)
-        pause = min(pause * 1.25, MOST_LOOK_SECONDS)
+        pause = min(pause * 1.25, MAX_LOOK_SECONDS)
     return answer
 
 

@@ -25,7 +25,7 @@ SLACK_US = 50 * MILLISECOND
 """How long before its commit a live leader may have read the clock."""
 UNHEARD_US = 5 * SECOND
 """Five times as long as a leader goes without reading what others did, where it got no notification."""
-MOST_SHOWN = 20
+MAX_SHOWN = 20
 _PAGE = 10_000
 T = TypeVar("T")
 
@@ -35,9 +35,9 @@ class HistoryViolated(AssertionError):
 
     def __init__(self, where: str, violations: Sequence[Violation]) -> None:
         self.violations: tuple[Violation, ...] = tuple(violations)
-        shown = [f"  {violation}" for violation in self.violations[:MOST_SHOWN]]
-        if len(self.violations) > MOST_SHOWN:
-            shown.append(f"  and {len(self.violations) - MOST_SHOWN} more")
+        shown = [f"  {violation}" for violation in self.violations[:MAX_SHOWN]]
+        if len(self.violations) > MAX_SHOWN:
+            shown.append(f"  and {len(self.violations) - MAX_SHOWN} more")
         count = len(self.violations)
         super().__init__("\n".join([f"{count} violations in the history of {where}:", *shown]))
 

@@ -23,7 +23,7 @@ from locktender.base.clock import MILLISECOND, SECOND, Clock
 
 log: logging.Logger = logging.getLogger(__name__)
 SAY_AGAIN_US: Final = 60 * SECOND
-MOST_REMEMBERED: Final = 1_000
+MAX_REMEMBERED: Final = 1_000
 WINDOW_US: Final = 5 * SECOND
 _OURS = str(Path(__file__).parents[1])
 _LIBRARIES: Final = tuple(
@@ -173,7 +173,7 @@ class LoopLag:
         subject = sight.step or sight.place
         if now - self._said.get(subject, -SAY_AGAIN_US) < SAY_AGAIN_US:
             return
-        if len(self._said) >= MOST_REMEMBERED:
+        if len(self._said) >= MAX_REMEMBERED:
             self._said.clear()
         self._said[subject] = now
         threshold_ms = self._threshold_us // MILLISECOND

@@ -22,14 +22,14 @@ from typing import Final, SupportsFloat, cast
 from locktender.base.clock import SECOND
 from locktender.base.durations import spoken
 from locktender.base.errors import InvalidInput, LocktenderError
-from locktender.base.model import LogRow, Progress, Stubborn
+from locktender.base.model import LogRow, Progress, Unstopped
 from locktender.store.protocol import Store
 from locktender.worker.executors.protocol import Stopping
 
 log: logging.Logger = logging.getLogger(__name__)
 STOP_US: int = SECOND
 """An attempt that ends within it has stopped as asked."""
-MAX_STUBBORN = 100
+MAX_UNSTOPPED = 100
 """How many the worker's row names: of more, those that were asked to stop first."""
 MAX_LOG_LINES = 10
 """How many are named in the log at a time."""
@@ -39,9 +39,9 @@ _ADVICE = {
 }
 
 
-class StubbornReports:
+class UnstoppedReports:
     def __init__(self) -> None:
-        self.notes: list[Stubborn] = []
+        self.notes: list[Unstopped] = []
         """What the worker's row names."""
         self._ahead_us = 0
         self._named: set[int] = set()
@@ -57,8 +57,8 @@ class StubbornReports:
             return False
         late.sort(key=lambda of: of[1].since_us)
         self.notes = [
-            Stubborn(each.token, each.task, each.step, each.reason, each.since_us + self._ahead_us)
-            for _, each in late[:MAX_STUBBORN]
+            Unstopped(each.token, each.task, each.step, each.reason, each.since_us + self._ahead_us)
+            for _, each in late[:MAX_UNSTOPPED]
         ]
         new = [(kind, each) for kind, each in late if each.token not in self._named]
         self._named = {each.token for _, each in late}

@@ -38,7 +38,7 @@ from locktender.worker.executors.workdirs import WorkRoot
 from locktender.worker.lifetime import NO_END, Lifetime
 from locktender.worker.loop_lag import LoopLag
 from locktender.worker.pressure import ClaimAsked, Pressure
-from locktender.worker.reports import ProgressReports, StubbornReports
+from locktender.worker.reports import ProgressReports, UnstoppedReports
 
 log: logging.Logger = logging.getLogger(__name__)
 LINES_EVERY_US = SECOND
@@ -97,7 +97,7 @@ class LocalWorker:
         self._blocked: tuple[str, ...] = ()
         """Executors that can begin nothing, because a body blocks them."""
         self._progress = ProgressReports()
-        self._stubborn = StubbornReports()
+        self._unstopped = UnstoppedReports()
         self._loop_lag: LoopLag | None = None
         self._where: dict[int, Executor] = {}
         self._store = store
@@ -125,7 +125,7 @@ class LocalWorker:
     def joins(self, at: int) -> None:
         """It is `at` by the store's time now."""
         self.since = at
-        self._stubborn.joined(at, self._clock.monotonic())
+        self._unstopped.joined(at, self._clock.monotonic())
         # Its first row has true figures: memory and pressure are read before it is written.
         self.ask()
 
@@ -154,7 +154,7 @@ class LocalWorker:
             p99_us=self.pressure.p99_us,
             lag_us=self._lag_us(),
             progress=self._progress.notes(),
-            stubborn=self._stubborn.notes,
+            unstopped=self._unstopped.notes,
             provision=self._settings.provision,
             since=self.since,
         )
@@ -410,7 +410,7 @@ class LocalWorker:
             self.stop(token, "drain")
         left = await self._executors.close(grace_us)
         await self._background.wait()
-        self.find_stubborn()
+        self.find_unstopped()
         return left
 
     def stopping(self) -> int:
@@ -427,11 +427,11 @@ class LocalWorker:
         if now - self._lines_stored_us >= LINES_EVERY_US and not self._ends.lost:
             self._lines_stored_us = now
             self._ends.store_lines()
-        return self.find_stubborn()
+        return self.find_unstopped()
 
-    def find_stubborn(self) -> bool:
+    def find_unstopped(self) -> bool:
         """Find attempts that do not stop; whether there are some that no row has named yet."""
-        return self._stubborn.update(self._clock.monotonic(), self._executors.stopping())
+        return self._unstopped.update(self._clock.monotonic(), self._executors.stopping())
 
     def outlives(self) -> bool:
         """After `close`: whether a body still runs. Called from any thread, also when the loop is gone."""

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from locktender.flows.definitions import FlowDef
     from locktender.observe.why import Why
 
-MOST_RUNS = 10_000
+MAX_RUNS = 10_000
 """Runs in one request."""
-MOST_BYTES = 1024 * 1024
+MAX_BYTES = 1024 * 1024
 """Of the calls that go into one request where they may go in several."""
 _SPANS = ("deadline", "queue_timeout", "dispatch_deadline", "delay", "debounce")
 _PLAIN = ("priority", "key", "keep", "max_queued", "throttle")
@@ -306,9 +306,9 @@ class RemoteClient(AsyncClient):
         calls = cast("Sequence[NamedCall]", prepared)
         if not calls:
             return []
-        if not partial and len(calls) > MOST_RUNS:
+        if not partial and len(calls) > MAX_RUNS:
             raise InvalidInput(
-                f"{len(calls):,} runs cannot be submitted all or none; at most {MOST_RUNS:,} can.",
+                f"{len(calls):,} runs cannot be submitted all or none; at most {MAX_RUNS:,} can.",
                 field="runs",
                 got=len(calls),
                 hint="Use partial=True, or several calls.",
@@ -388,7 +388,7 @@ def _parts(calls: Sequence[NamedCall]) -> list[list[NamedCall]]:
     parts: list[list[NamedCall]] = [[]]
     size = 0
     for call in calls:
-        if parts[-1] and (len(parts[-1]) >= MOST_RUNS or size + call.size > MOST_BYTES):
+        if parts[-1] and (len(parts[-1]) >= MAX_RUNS or size + call.size > MAX_BYTES):
             parts.append([])
             size = 0
         parts[-1].append(call)

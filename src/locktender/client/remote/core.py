@@ -23,7 +23,7 @@ from locktender.store.open import needs_database
 from locktender.store.protocol import Store
 
 SUBMITTED_POLL_SECONDS = 0.1
-MOST_WAITED_FOR = 500
+MAX_WAITED_FOR = 500
 """Runs that one request waits for."""
 GATHER_SECONDS = 0.01
 """New waiters of this time join one request."""
@@ -162,9 +162,9 @@ class EndsWaiter:
         while self._waiters:
             await asyncio.sleep(GATHER_SECONDS)
             runs = list(self._waiters)
-            for part in batched(runs, MOST_WAITED_FOR):
+            for part in batched(runs, MAX_WAITED_FOR):
                 # Beyond one request's worth, each part is waited for in its turn.
-                wait = LONGEST_WAIT if len(runs) <= MOST_WAITED_FOR else 1
+                wait = LONGEST_WAIT if len(runs) <= MAX_WAITED_FOR else 1
                 self._asked = set(runs)
                 self._request = asyncio.create_task(self._ask(part, wait))
                 try:

@@ -34,7 +34,7 @@ _BY_STATUS: dict[int, type[LocktenderError]] = {
     504: StoreUnreachable,
 }
 _BY_CODE: dict[str, type[LocktenderError]] = {"overloaded": StoreBusy}
-MOST_SHOWN = 200
+MAX_SHOWN = 200
 
 
 def error_of(status: int, body: bytes, where: str) -> LocktenderError:
@@ -107,7 +107,7 @@ def _errors(kind: type[LocktenderError] = LocktenderError) -> Iterator[type[Lock
 
 
 def _foreign(status: int, body: bytes, where: str) -> LocktenderError:
-    text = body[:MOST_SHOWN].decode(errors="replace").strip()
+    text = body[:MAX_SHOWN].decode(errors="replace").strip()
     if status in (401, 403, 502, 503, 504):
         return _BY_STATUS[status](
             f"{where} answered {status}.", got=text or None, hint="A proxy before it may say so."

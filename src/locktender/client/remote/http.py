@@ -44,8 +44,8 @@ ANSWER_SECONDS = 60.0
 """An answer may take this long to begin, beside the time for which a request asks to wait."""
 QUIET_SECONDS = 45.0
 """A stream says something every 15 seconds."""
-MOST_CONNECTIONS = 100
-MOST_AT_ONCE = 16
+MAX_CONNECTIONS = 100
+MAX_AT_ONCE = 16
 """Requests that are under way, but those that wait or stream: more would only wait in the server."""
 LONGEST_WAIT = 30
 """Seconds that a server waits for what a request asks to wait for."""
@@ -75,7 +75,7 @@ class HttpServer:
         self.url: str = checked_url(url)
         self._guard = guard
         self.clock: SystemClock = SystemClock()
-        self._turns = asyncio.Semaphore(MOST_AT_ONCE)
+        self._turns = asyncio.Semaphore(MAX_AT_ONCE)
         token = access.token if access.token is not None else os.environ.get(TOKEN, "").strip()
         self._library = _httpx()
         local = _is_loopback(urlsplit(self.url).hostname or "")
@@ -84,7 +84,7 @@ class HttpServer:
             headers={"user-agent": f"locktender/{version.installed()}", **_bearer(token)},
             verify=_trust(access.ca) if self.url.startswith("https") else False,
             timeout=self._library.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS, pool=None),
-            limits=self._library.Limits(max_connections=MOST_CONNECTIONS),
+            limits=self._library.Limits(max_connections=MAX_CONNECTIONS),
             # A proxy of the environment is for the world outside: it would not reach this machine's loopback.
             trust_env=not local,
         )

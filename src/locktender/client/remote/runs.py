@@ -39,7 +39,7 @@ class RunsPart(msgspec.Struct, frozen=True):
     next: str | None
 
 
-MOST_CANDIDATES = 3
+MAX_CANDIDATES = 3
 
 
 @public
@@ -78,7 +78,7 @@ class RemoteRuns(AsyncRuns):
 
     async def find(self, beginning: str) -> AsyncRun[Any]:
         text = checked_beginning(beginning)
-        query = {"beginning": text, "limit": MOST_CANDIDATES}
+        query = {"beginning": text, "limit": MAX_CANDIDATES}
         found = await self._http.get("/runs", list[RunInfo], "runs", query=query)
         return RemoteRun(self._remote, one_beginning(text, [each.id for each in found], beginning))
 

@@ -104,7 +104,7 @@ STATUSES: dict[type[LocktenderError], int] = {
     Overloaded: 503,
 }
 RETRY_SECONDS = 1
-MOST_GOT = 200
+MAX_GOT = 200
 
 
 class Fault(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -177,8 +177,8 @@ def _sent(value: object) -> Any:
         TypeError,
         ValueError,
     ):  # no JSON: half a character, a type of ours
-        return repr(value)[:MOST_GOT]
-    return value if len(text) <= MOST_GOT else f"{text[:MOST_GOT]}…"
+        return repr(value)[:MAX_GOT]
+    return value if len(text) <= MAX_GOT else f"{text[:MAX_GOT]}…"
 
 
 def guarded(endpoint: Endpoint) -> Endpoint:

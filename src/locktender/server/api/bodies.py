@@ -20,7 +20,7 @@ States = Annotated[
 TagFilter = Annotated[
     str, Meta(description="Runs with all of these tags: `tenant=acme,kind=bulk`.")
 ]
-MOST_RUNS = 10_000
+MAX_RUNS = 10_000
 
 
 class RunCall(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -59,7 +59,7 @@ class RunsBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
     """Runs of one flow to submit together."""
 
     flow: str
-    runs: Annotated[list[RunCall], Meta(min_length=1, max_length=MOST_RUNS)]
+    runs: Annotated[list[RunCall], Meta(min_length=1, max_length=MAX_RUNS)]
     partial: bool = False
     """False: all runs or none. True: what fits; the others have an error in their place."""
 
@@ -67,7 +67,7 @@ class RunsBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
 class WhichRuns(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """Runs by id, or all that match."""
 
-    ids: Annotated[list[str], Meta(min_length=1, max_length=MOST_RUNS)] | None = None
+    ids: Annotated[list[str], Meta(min_length=1, max_length=MAX_RUNS)] | None = None
     status: list[str] | None = None
     tags: TagMap | None = None
     flow: str | None = None
@@ -91,7 +91,7 @@ class CancelRunsBody(WhichRuns, kw_only=True, frozen=True, forbid_unknown_fields
 class CancelQueuedBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """Queued runs to cancel, by id or all that match."""
 
-    ids: Annotated[list[str], Meta(min_length=1, max_length=MOST_RUNS)] | None = None
+    ids: Annotated[list[str], Meta(min_length=1, max_length=MAX_RUNS)] | None = None
     tags: TagMap | None = None
     flow: str | None = None
     reason: str = ""
@@ -107,7 +107,7 @@ class PriorityRunsBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown
     """Queued runs, by id or all that match, and their new priority."""
 
     priority: Priority
-    ids: Annotated[list[str], Meta(min_length=1, max_length=MOST_RUNS)] | None = None
+    ids: Annotated[list[str], Meta(min_length=1, max_length=MAX_RUNS)] | None = None
     tags: TagMap | None = None
     flow: str | None = None
 

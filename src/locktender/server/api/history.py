@@ -18,7 +18,7 @@ from locktender.client.history import (
     check_room,
     keep_reader,
 )
-from locktender.client.parts import MOST_EXAMINED, events_in_parts
+from locktender.client.parts import MAX_EXAMINED, events_in_parts
 from locktender.server.api.bodies import EventsQuery, HistoryQuery, PagedQuery, ReaderBody
 from locktender.server.api.reading import cursor_numbers, words
 from locktender.server.api.routing import ApiCall, ApiRoute, Reply
@@ -98,7 +98,7 @@ async def list_latest_events(call: ApiCall) -> Reply:
         call.principal.tags,
         query.limit,
         None if place is None else place[0],
-        MOST_EXAMINED,
+        MAX_EXAMINED,
     )
     # A row has at least one, and a page whole rows.
     shown: list[list[Event]] = []

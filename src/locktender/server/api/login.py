@@ -26,7 +26,7 @@ from locktender.server.api.reading import read_all
 from locktender.server.api.token_access import SESSION_SECONDS, TokenAccess, cookie_name
 
 FORM = "application/x-www-form-urlencoded"
-MOST_BYTES = 8 * 1024
+MAX_BYTES = 8 * 1024
 HTML = "text/html; charset=utf-8"
 POLICY = {
     "content-security-policy": (
@@ -124,7 +124,7 @@ async def read_form(request: Request) -> dict[str, str]:
     """Fields of a plain form, each once."""
     if not _has_form(request):
         raise UnsupportedType(f"the body must be {FORM}.", field="content-type")
-    body = await read_all(request, MOST_BYTES)
+    body = await read_all(request, MAX_BYTES)
     try:
         found = parse_qs(body.decode("ascii"), keep_blank_values=True, max_num_fields=50)
     except ValueError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from locktender.client.explained import ExplainedQueue
-from locktender.client.parts import MOST_EXAMINED, queue_in_parts
+from locktender.client.parts import MAX_EXAMINED, queue_in_parts
 from locktender.client.views import QueueInfo, Requested, RunInfo
 from locktender.server.api.bodies import CancelQueuedBody, LongQuery, PagedQuery, PriorityRunsBody
 from locktender.server.api.reading import cursor_numbers, cursor_of
@@ -31,7 +31,7 @@ async def list_queue(call: ApiCall) -> Reply:
     after = cursor_numbers(query.cursor, 2)
     # Positions are those among all runs; a tenant's own may stand far behind.
     found, place = await queue_in_parts(
-        call.core, call.principal.tags, query.limit, after, MOST_EXAMINED
+        call.core, call.principal.tags, query.limit, after, MAX_EXAMINED
     )
     shown = [QueueInfo(entry.position, RunInfo.of(entry.run)) for entry in found]
     return Reply(QueuePage(shown, cursor_of(place)))

@@ -200,7 +200,7 @@ def as_body(value: Any, kind: type[B]) -> B:
         raise _wrong_field(str(error), value, kind) from None
 
 
-MOST_QUOTED = 80
+MAX_QUOTED = 80
 """Characters of what was sent that a message repeats; `got` has more."""
 
 
@@ -239,7 +239,7 @@ def check_address(request: Request) -> None:
             unquote_to_bytes(part).decode()
         except UnicodeDecodeError:
             raise Malformed(
-                "the address is not UTF-8.", field="path", got=part[:MOST_QUOTED].decode("latin-1")
+                "the address is not UTF-8.", field="path", got=part[:MAX_QUOTED].decode("latin-1")
             ) from None
 
 
@@ -393,14 +393,14 @@ def pairs(text: str, field: str) -> dict[str, str]:
         key, equals, value = part.partition("=")
         if not equals or not key or not value:
             raise InvalidInput(
-                f"{field} is not a filter: {part[:MOST_QUOTED]!r} at position {at} is not key=value.",
+                f"{field} is not a filter: {part[:MAX_QUOTED]!r} at position {at} is not key=value.",
                 field=field,
                 got=text,
                 hint=f"e.g. {field}=tenant=acme,kind=bulk",
             )
         if key in found:
             raise InvalidInput(
-                f"{field} names {key[:MOST_QUOTED]!r} again at position {at}.",
+                f"{field} names {key[:MAX_QUOTED]!r} again at position {at}.",
                 field=field,
                 got=text,
             )
@@ -415,7 +415,7 @@ def words(text: str, field: str, known: typing.Iterable[str]) -> list[str]:
     for at, part in _parts(text):
         if part not in allowed:
             raise InvalidInput(
-                f"{field} is not a filter: {part[:MOST_QUOTED]!r} at position {at} is unknown.",
+                f"{field} is not a filter: {part[:MAX_QUOTED]!r} at position {at} is unknown.",
                 field=field,
                 got=text,
                 hint=did_you_mean(part, allowed),

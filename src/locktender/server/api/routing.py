@@ -35,7 +35,7 @@ from locktender.server.api.timelines import Timelines
 from locktender.server.state import DemandAnswers, HealthAnswers
 
 T = TypeVar("T")
-MOST_BODY_BYTES = 2 * 1024 * 1024
+MAX_BODY_BYTES = 2 * 1024 * 1024
 SPARE_BYTES = 64 * 1024
 """For what stands around one value of the largest size."""
 
@@ -62,7 +62,7 @@ class Api:
 
     @property
     def most_bytes(self) -> int:
-        return max(MOST_BODY_BYTES, self.settings.max_value_bytes) + SPARE_BYTES
+        return max(MAX_BODY_BYTES, self.settings.max_value_bytes) + SPARE_BYTES
 
     @property
     def settings(self) -> Settings:

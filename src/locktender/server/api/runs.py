@@ -13,7 +13,7 @@ from locktender.base.errors import DuplicateKey, InvalidInput, LocktenderError, 
 from locktender.base.ids import MAX_RUNS
 from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.client.bulk import filter_of
-from locktender.client.parts import MOST_EXAMINED, beginning_in_parts, runs_in_parts
+from locktender.client.parts import MAX_EXAMINED, beginning_in_parts, runs_in_parts
 from locktender.client.run import AsyncRun
 from locktender.client.runs_async import checked_beginning
 from locktender.client.submission import Submission
@@ -175,7 +175,7 @@ async def list_runs(call: ApiCall) -> Reply:
     flow = None if query.flow is UNSET else query.flow
     where = filter_of(status, call.only(tags), flow, query.limit + 1)
     found, place = await runs_in_parts(
-        call.core, msgspec.structs.replace(where, before=before), MOST_EXAMINED
+        call.core, msgspec.structs.replace(where, before=before), MAX_EXAMINED
     )
     page = [RunInfo.of(row) for row in found[: query.limit]]
     if len(found) > len(page):
@@ -193,7 +193,7 @@ async def _beginning(call: ApiCall, text: str, limit: int) -> Reply:
     except NotFound as error:
         raise InvalidInput(error.message, field="beginning", got=text) from None
     found, place = await beginning_in_parts(
-        call.core, beginning, call.principal.tags, limit, MOST_EXAMINED
+        call.core, beginning, call.principal.tags, limit, MAX_EXAMINED
     )
     if place is not None and len(found) < limit:
         raise InvalidInput(

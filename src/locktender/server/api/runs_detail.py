@@ -40,8 +40,8 @@ from locktender.server.api.routing import ApiCall, ApiRoute, Reply
 from locktender.server.api.tenancy import hide_blame, hide_timeline, hide_why
 
 T = TypeVar("T")
-MOST_SAID = 2_000
-MOST_TRACED = 20_000
+MAX_SAID = 2_000
+MAX_TRACED = 20_000
 
 
 class RunResult(msgspec.Struct, frozen=True):
@@ -121,7 +121,7 @@ class _Ended(RunFailed):
     """The error of an ended run, with its state."""
 
     def __init__(self, error: LocktenderError, state: str) -> None:
-        message = error.message[:MOST_SAID]
+        message = error.message[:MAX_SAID]
         super().__init__(message, field=error.field, got=error.got, hint=error.hint)
         self.code = error.code  # type: ignore[misc]
         self._state = state
@@ -136,8 +136,8 @@ class _Ended(RunFailed):
             "run": found.run_id,
             "step": found.step,
             "error_type": found.error_type,
-            "error_message": found.error_message[:MOST_SAID],
-            "traceback": (found.traceback or "")[-MOST_TRACED:],
+            "error_message": found.error_message[:MAX_SAID],
+            "traceback": (found.traceback or "")[-MAX_TRACED:],
         }
         return shown | {name: value for name, value in said.items() if value}
 

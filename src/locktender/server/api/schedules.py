@@ -7,7 +7,7 @@ import msgspec
 from locktender.base import names
 from locktender.base.errors import NotFound
 from locktender.client.mailing import EventWaitInfo
-from locktender.client.parts import MOST_EXAMINED, waits_in_parts
+from locktender.client.parts import MAX_EXAMINED, waits_in_parts
 from locktender.client.schedules import ScheduleChangeInfo, ScheduleInfo
 from locktender.server.api.bodies import (
     AnswerBody,
@@ -125,7 +125,7 @@ async def list_waits(call: ApiCall) -> Reply:
     query: PagedQuery = call.query
     after = cursor_numbers(query.cursor, 2)
     found, place = await waits_in_parts(
-        call.core, call.principal.tags, query.limit, after, MOST_EXAMINED
+        call.core, call.principal.tags, query.limit, after, MAX_EXAMINED
     )
     return Reply(WaitPage([EventWaitInfo.of(row) for row in found], cursor_of(place)))
 

@@ -29,14 +29,14 @@ from locktender.server.api.answers import HEADERS, Malformed, Overloaded
 
 log: logging.Logger = logging.getLogger(__name__)
 T = TypeVar("T")
-MOST_STREAMS = 512
+MAX_STREAMS = 512
 POLL_SECONDS = 0.25
 QUIET_SECONDS = 15.0
 """Then a comment is sent: proxies close connections that say nothing."""
 LIFETIME_SECONDS = 600.0
 SEND_SECONDS = 10.0
 """A client that does not read for so long is cut off."""
-MOST_PAGES_KEPT = 64
+MAX_PAGES_KEPT = 64
 RESET = b"event: reset\ndata: {}\n\n"
 Page = tuple[str, list[FollowedEvent]]
 
@@ -64,9 +64,9 @@ class Followers:
 
     async def begin(self, last_event_id: str | None) -> str:
         """The place to follow from. Raises `Malformed` for an id that is none."""
-        if self.streams >= MOST_STREAMS:
+        if self.streams >= MAX_STREAMS:
             raise Overloaded(
-                f"{MOST_STREAMS} connections follow events here, and no more are taken.",
+                f"{MAX_STREAMS} connections follow events here, and no more are taken.",
                 hint="Try again later, or on another server.",
             )
         if not last_event_id:
@@ -139,7 +139,7 @@ class Followers:
         if page[0] == place:
             return  # nothing has happened: the next read starts at the same place
         self._pages[place] = page
-        while len(self._pages) > MOST_PAGES_KEPT:
+        while len(self._pages) > MAX_PAGES_KEPT:
             self._pages.popitem(last=False)
 
 

@@ -29,9 +29,9 @@ from locktender.client.tokens import claim_keys
 from locktender.observe.tracing import valid_parent
 from locktender.server.api.answers import Malformed, StateConflict
 
-MOST_TOGETHER = 1_000
+MAX_TOGETHER = 1_000
 FLOW_KEPT_SECONDS = 0.5
-MOST_FLOWS_KEPT = 1_000
+MAX_FLOWS_KEPT = 1_000
 MAX_KEY = 200
 KEY_CHARACTERS = 16
 """Of an id, those that the key decides: 80 bits. The other ten are the body's."""
@@ -97,14 +97,14 @@ class SubmitGroups:
         if flow is not None and now < until:
             return flow
         found = await announced_flow(self._core, name)
-        if len(self._flows) >= MOST_FLOWS_KEPT:
+        if len(self._flows) >= MAX_FLOWS_KEPT:
             self._flows.clear()
         self._flows[name] = now + FLOW_KEPT_SECONDS, found
         return found
 
     async def _serve(self) -> None:
         while self._waiting:
-            group, self._waiting = self._waiting[:MOST_TOGETHER], self._waiting[MOST_TOGETHER:]
+            group, self._waiting = self._waiting[:MAX_TOGETHER], self._waiting[MAX_TOGETHER:]
             try:
                 await self._claim([each.key for each in group if each.key is not None])
             except Exception as error:  # noqa: BLE001 — the error is the answer to every request

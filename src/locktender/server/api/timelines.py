@@ -22,9 +22,9 @@ from locktender.observe.timeline import Timeline, TimelinePart
 log: logging.Logger = logging.getLogger(__name__)
 LARGE_TIMELINE, TIMELINES_KEPT = 2_000, 16
 """Tasks of a run whose timeline is kept, and how many are: some 10 kB each."""
-MOST_DRAWN = 4
+MAX_DRAWN = 4
 """At once: a client that has gone does not stop its drawing, and each reads the whole history of a run."""
-MOST_BEGUN = 2
+MAX_BEGUN = 2
 """Drawings in progress beyond which none is begun ahead."""
 
 Key = tuple[str, int, datetime | None, TimelinePart]
@@ -37,7 +37,7 @@ class Timelines:
     def __init__(self) -> None:
         self._kept: OrderedDict[Key, Timeline] = OrderedDict()
         self._drawing: dict[Key, asyncio.Task[Timeline]] = {}
-        self._room = asyncio.Semaphore(MOST_DRAWN)
+        self._room = asyncio.Semaphore(MAX_DRAWN)
 
     async def of(self, core: Core, info: RunInfo, part: TimelinePart) -> Timeline:
         if info.state not in TERMINAL_RUNS:
@@ -56,7 +56,7 @@ class Timelines:
         if (
             info.state in TERMINAL_RUNS
             and tasks >= LARGE_TIMELINE
-            and len(self._drawing) < MOST_BEGUN
+            and len(self._drawing) < MAX_BEGUN
             and key not in self._kept
             and key not in self._drawing
         ):

@@ -39,7 +39,7 @@ from locktender.server.api.principal import (
 log: logging.Logger = logging.getLogger(__name__)
 KEPT_SECONDS = 1.0
 """How old the answer of the store may be."""
-MOST_KEPT = 1_000
+MAX_KEPT = 1_000
 LOOKUP_SECONDS = 5.0
 USE_SECONDS = 60
 """How exact the time of the last use is."""
@@ -227,7 +227,7 @@ class TokenAccess:
             kept = Kept(await read_tokens(self._core, [token]), at)
         finally:
             del self._reads[token]
-        if len(self._kept) >= MOST_KEPT:
+        if len(self._kept) >= MAX_KEPT:
             self._kept.clear()
         if kept.rows:
             self._kept[token] = kept
@@ -238,7 +238,7 @@ class TokenAccess:
         stored = row.used_at is not None and row.read_at - row.used_at < USE_SECONDS * SECOND
         if stored or (known is not None and read_at - known < USE_SECONDS):
             return
-        if len(self._used) >= MOST_KEPT:
+        if len(self._used) >= MAX_KEPT:
             self._used.clear()
         self._used[row.id] = read_at
         task = asyncio.create_task(self._note_use(row.id))

@@ -14,7 +14,7 @@ from locktender.base.clock import SECOND
 from locktender.server.ui.reading import (
     BUCKET_SECONDS,
     BUCKETS,
-    MOST_RUNS,
+    MAX_RUNS,
     RATE_US,
     ActiveWork,
     GateCount,
@@ -35,7 +35,7 @@ TOP, BOTTOM = 58.0, 208.0
 FULL = 10_000
 """As many fill a chamber to its brim."""
 LOWEST = 10.0
-MOST_BANDS = 5
+MAX_BANDS = 5
 ENDED_WELL = ("succeeded", "cancelled")
 
 
@@ -112,7 +112,7 @@ class Series(msgspec.Struct, frozen=True):
 def rates(traffic: Traffic) -> RunRates:
     """Where so many runs came lately that not all were read, of the time that was."""
     span = RATE_US
-    if traffic.read >= MOST_RUNS:
+    if traffic.read >= MAX_RUNS:
         span = max(SECOND, min(span, traffic.now - traffic.oldest_at))
     since = traffic.now - span
     submitted = started = ended = failed = 0
@@ -175,7 +175,7 @@ def _bands(gates: list[GateCount]) -> list[Band]:
     if not total:
         return []
     whole = _height(total)
-    shown = sorted(gates, key=lambda each: -each.waiting)[:MOST_BANDS]
+    shown = sorted(gates, key=lambda each: -each.waiting)[:MAX_BANDS]
     rest = total - sum(each.waiting for each in shown)
     if rest:
         shown.append(GateCount("other", shown[0].what, rest))

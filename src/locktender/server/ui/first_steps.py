@@ -20,7 +20,7 @@ def greet(name: str) -> str: return f"hello {name}"
 @flow
 def hello(name: str = "world") -> str: return greet(name)
 """
-MOST_FLOWS = 20
+MAX_FLOWS = 20
 """Of those that workers know: looked at for one that takes no arguments."""
 
 
@@ -75,7 +75,7 @@ async def submit_known(view: View) -> str:
     """A run of a flow that workers know, if possible of one that needs no arguments; empty: they know none."""
     flows = await view.client.flows.list()
     found = ""
-    for each in flows[:MOST_FLOWS]:
+    for each in flows[:MAX_FLOWS]:
         needed = (await view.client.flows.get(each.name)).parameters.get("required", [])
         # A placeholder in capitals for each argument: what a flow of the reader's needs is not invented.
         line = view.cli("submit", each.name, arg=[f"{name}={name.upper()}" for name in needed])

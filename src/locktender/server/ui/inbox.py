@@ -12,7 +12,7 @@ from starlette.responses import Response
 from locktender.base.errors import InvalidInput
 from locktender.base.model import RunRow
 from locktender.client.mailing import EventWaitInfo
-from locktender.client.parts import MOST_EXAMINED, waits_in_parts
+from locktender.client.parts import MAX_EXAMINED, waits_in_parts
 from locktender.client.run import AsyncRun
 from locktender.client.views import RunInfo
 from locktender.server.api.reading import number
@@ -24,7 +24,7 @@ from locktender.store.protocol import WaitPlace
 
 WAITS_SHOWN = 50
 WAITS_READ = 2_000
-MOST_BYTES, MOST_CHARS = 4_000, 160
+MAX_BYTES, MAX_CHARS = 4_000, 160
 """Of arguments that are shown in a row, as they are stored and as they are shown."""
 
 
@@ -42,20 +42,20 @@ class AboutRun(msgspec.Struct, frozen=True):
 
 def arguments_text(params: bytes) -> str:
     """`order=4711, to="acme"`; empty where there are none, or too many to be shown."""
-    if len(params) > MOST_BYTES:
+    if len(params) > MAX_BYTES:
         return ""
     try:
         given = msgspec.json.decode(params, type=dict[str, msgspec.Raw])
     except (msgspec.MsgspecError, UnicodeError):
         return ""
     text = ", ".join(f"{name}={bytes(value).decode()}" for name, value in given.items())
-    return text if len(text) <= MOST_CHARS else f"{text[:MOST_CHARS]} …"
+    return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]} …"
 
 
 async def show_inbox(view: View) -> Response:
     event, after = view.query("event"), _place(view)
     rows, place = await waits_in_parts(
-        view.core, view.principal.tags, WAITS_READ, after, MOST_EXAMINED
+        view.core, view.principal.tags, WAITS_READ, after, MAX_EXAMINED
     )
     names = sorted({row.name for row in rows} | ({event} if event else set()))
     mine = [row for row in rows if not event or row.name == event]

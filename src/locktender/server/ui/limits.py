@@ -18,7 +18,7 @@ from locktender.server.ui.pools import REASON, pause_verb, reasoned
 from locktender.server.ui.reading import rule_name
 from locktender.server.ui.words import segment
 
-MOST_CHANGES = 50
+MAX_CHANGES = 50
 MEANING = {
     "max_concurrent_runs": "Runs that execute at once",
     "max_active": "Queued and running runs together: more are refused",
@@ -64,7 +64,7 @@ async def show_limits(view: View) -> Response:
         tag_waiting=waiting,
         work=work,
         costs=await view.shared.costs(soon=view.fragment != "costs") if alone else [],
-        changes=await view.client.limits.history(MOST_CHANGES) if alone else [],
+        changes=await view.client.limits.history(MAX_CHANGES) if alone else [],
         settable=SETTABLE,
         in_force=in_force,
     )

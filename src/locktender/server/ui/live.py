@@ -31,7 +31,7 @@ AWAY_SECONDS = 5.0
 QUIET_SECONDS = 15.0
 LIFETIME_SECONDS = 600.0
 SEND_SECONDS = 10.0
-MOST_PAGES = 256
+MAX_PAGES = 256
 
 
 class LiveFeed:
@@ -48,8 +48,8 @@ class LiveFeed:
         self.closing: asyncio.Event = asyncio.Event()
 
     def open(self) -> None:
-        if self.pages >= MOST_PAGES:
-            raise Overloaded(f"{MOST_PAGES} pages are open here.", hint="Close some, or reload.")
+        if self.pages >= MAX_PAGES:
+            raise Overloaded(f"{MAX_PAGES} pages are open here.", hint="Close some, or reload.")
         self.pages += 1
         if self._task is not None and self._task.done():
             self._unfollow()

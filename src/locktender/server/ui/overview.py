@@ -19,9 +19,9 @@ from locktender.store.protocol import RunFilter
 
 CEILING = 0.9
 LAG_SECONDS = 60.0
-MOST_FAILED = 6
-MOST_ALERTS = 12
-MOST_GATES = 12
+MAX_FAILED = 6
+MAX_ALERTS = 12
+MAX_GATES = 12
 
 
 class Alert(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ async def show_overview(view: View) -> Response:
         *_of_work(work),
         *demand_alerts(await view.api.demand.answer(), await view.client.workers.list()),
     ]
-    failed = await view.core.store.failed_lately(MOST_FAILED)
+    failed = await view.core.store.failed_lately(MAX_FAILED)
     lately = await view.shared.lately()
     found = rates(lately)
     passed = await view.shared.passed(work.now)
@@ -59,10 +59,10 @@ async def show_overview(view: View) -> Response:
         series=series(lately),
         gates=[
             (each, gate_href(each), passed_at(each.gate, found, passed))
-            for each in waiting[:MOST_GATES]
+            for each in waiting[:MAX_GATES]
         ],
-        more_gates=len(waiting) - MOST_GATES,
-        alerts=alerts[:MOST_ALERTS],
+        more_gates=len(waiting) - MAX_GATES,
+        alerts=alerts[:MAX_ALERTS],
         failed=[RunInfo.of(row) for row in failed],
         work=work,
         oldest=instant(work.opened.oldest_at) if work.opened.oldest_at else None,

@@ -71,7 +71,7 @@ HEADERS = {
 }
 FORM = "application/x-www-form-urlencoded"
 HTML = "text/html; charset=utf-8"
-MOST_FORM_FIELDS = 200
+MAX_FORM_FIELDS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +362,7 @@ async def _form(request: Request, most: int) -> dict[str, str]:
         raise TooLarge(f"a form has at most {most} bytes.", field="body", got=length[:20])
     try:
         text = (await request.body()).decode()
-        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FORM_FIELDS))
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS))
     except ValueError:
         raise Malformed("this form cannot be read.", field="body") from None
 

@@ -22,8 +22,8 @@ from locktender.server.ui.reading import ActiveWork, PoolWaiter
 from locktender.server.ui.words import segment
 
 REASON = FormField("reason", "Why", hint="Kept with the change: who, when, why.")
-MOST_CHANGES = 1_000
-MOST_SHOWN = 20
+MAX_CHANGES = 1_000
+MAX_SHOWN = 20
 
 
 class PoolCard(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ async def show_pools(view: View) -> Response:
         claimed=sum(pool.used for pool in bounded),
         total=sum(pool.limit or 0 for pool in bounded),
         pending=sum(pool.waiting for pool in pools),
-        most=MOST_SHOWN,
+        most=MAX_SHOWN,
     )
 
 
@@ -75,16 +75,16 @@ async def show_pool(view: View) -> Response:
     card = _card(view, await view.work(), info)
     alone = not view.principal.tags
     gates = {f"{kind}:{name}" for kind in ("pool", "rate", "reserved", "paused")}
-    changes = await view.client.limits.history(MOST_CHANGES) if alone else []
+    changes = await view.client.limits.history(MAX_CHANGES) if alone else []
     costs = await view.shared.costs(soon=view.fragment != "costs") if alone else []
     now = (await view.work()).now
     return await view.page(
         "pool.html",
         card=card,
         pool=info,
-        changes=[each for each in changes if (each.kind, each.name) == ("pool", name)][:MOST_SHOWN],
+        changes=[each for each in changes if (each.kind, each.name) == ("pool", name)][:MAX_SHOWN],
         costs=None if costs is None else [each for each in costs if each.gate in gates],
-        waiters=[(each, instant(each.since)) for each in card.waiters[:MOST_SHOWN]],
+        waiters=[(each, instant(each.since)) for each in card.waiters[:MAX_SHOWN]],
         history=_history(view.shared.history(gates, now)) if alone and costs is not None else None,
     )
 

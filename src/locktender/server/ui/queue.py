@@ -8,7 +8,7 @@ from starlette.responses import Response
 from locktender.base.errors import InvalidInput
 from locktender.base.graph import TRACE
 from locktender.base.ids import MAX_RUNS
-from locktender.client.parts import MOST_EXAMINED, queue_in_parts
+from locktender.client.parts import MAX_EXAMINED, queue_in_parts
 from locktender.client.run_details import nodes_of
 from locktender.client.views import RunInfo, instant
 from locktender.observe.answer import Why
@@ -21,7 +21,7 @@ from locktender.server.ui.words import address, requested
 from locktender.store.protocol import QueueEntry, QueuePlace, Store
 
 PAGE = 50
-MOST_STEPS = 4
+MAX_STEPS = 4
 
 
 class QueuedRow(msgspec.Struct, frozen=True):
@@ -78,7 +78,7 @@ def _place(view: View) -> QueuePlace | None:
 async def _page(view: View, after: QueuePlace | None) -> tuple[list[QueueEntry], QueuePlace | None]:
     """The entries of one page, and where the next one begins."""
     found, place = await queue_in_parts(
-        view.core, view.principal.tags, PAGE + 1, after, MOST_EXAMINED
+        view.core, view.principal.tags, PAGE + 1, after, MAX_EXAMINED
     )
     if len(found) > PAGE:
         place = QueuePlace(found[PAGE - 1].run.seq, found[PAGE - 1].position)
@@ -102,7 +102,7 @@ async def _rows(store: Store, entries: list[QueueEntry], whys: list[Why]) -> lis
         if graph not in graphs:
             graphs[graph] = await _steps(store, graph)
         steps = graphs[graph]
-        shown = tuple(steps[:MOST_STEPS])
+        shown = tuple(steps[:MAX_STEPS])
         found.append(
             QueuedRow(entry.position, RunInfo.of(entry.run), why, shown, len(steps) - len(shown))
         )

@@ -41,17 +41,17 @@ COST_LAST_US = 24 * 3600 * 1_000_000
 HISTORY_MINUTES = 120
 READ_TIMEOUT_SECONDS = 10.0
 SOON_SECONDS = 0.05
-MOST_LANES = 500
-MOST_RUNS = 10_000
+MAX_LANES = 500
+MAX_RUNS = 10_000
 """Of the newest runs the times are read, for charts."""
 BUCKETS = 60
 BUCKET_SECONDS = 15
 """Of the charts: the last quarter of an hour."""
 RATE_US = 60 * SECOND
 """Rates are of the last minute."""
-MOST_WAITERS = 50
+MAX_WAITERS = 50
 """Waiting tasks that are named for each pool."""
-MOST_OPEN_HERE = 2_000
+MAX_OPEN_HERE = 2_000
 """Open tasks up to which the ledger is rebuilt on the server's own loop."""
 
 
@@ -123,7 +123,7 @@ class SharedReadings:
             self._read_work, WORK_SECONDS
         )
         self._lately: Fresh[Traffic] = Fresh(
-            partial(core.store.traffic, 0, MOST_RUNS, RATE_US, BUCKETS * BUCKET_SECONDS * SECOND),
+            partial(core.store.traffic, 0, MAX_RUNS, RATE_US, BUCKETS * BUCKET_SECONDS * SECOND),
             WORK_SECONDS,
         )
         self._book = CostBook(core.store, COST_LAST_US)
@@ -181,7 +181,7 @@ class SharedReadings:
         open_tasks = found.running + found.offered + sum(
             each.waiting for each in found.gates if each.what == "task"
         )  # fmt: skip
-        self._large = open_tasks > MOST_OPEN_HERE
+        self._large = open_tasks > MAX_OPEN_HERE
         return began, mark, found
 
 
@@ -195,7 +195,7 @@ async def _elsewhere(settings: Settings) -> ActiveWork:
 
 
 async def read_work(store: Store) -> ActiveWork:
-    by_lane = (await store.traffic(MOST_LANES, 0)).by_lane
+    by_lane = (await store.traffic(MAX_LANES, 0)).by_lane
     opened = await store.open_runs()
     scheduler, snapshot = await rebuild(store)
     waiters = _waiters(scheduler)
@@ -212,7 +212,7 @@ async def read_work(store: Store) -> ActiveWork:
         gates=_gates(scheduler, snapshot, by_lane),
         tag_use=_tag_use(scheduler),
         shut_for=_shut_for(scheduler, snapshot.now, by_lane),
-        lanes_cut=len(by_lane) >= MOST_LANES,
+        lanes_cut=len(by_lane) >= MAX_LANES,
         running=states.count(TaskState.RUNNING),
         offered=states.count(TaskState.SCHEDULED),
         pools=pool_infos(pool_use(scheduler), snapshot.limits, snapshot.limit_rows),
@@ -333,7 +333,7 @@ def _waiters(scheduler: Scheduler) -> dict[str, list[PoolWaiter]]:
             PoolWaiter(
                 entry.run.row.id, entry.id, entry.spec.name, dict(entry.pools)[pool], entry.requested_at
             )
-            for entry in nsmallest(MOST_WAITERS, entries, key=lambda each: (each.rank, each.id))
+            for entry in nsmallest(MAX_WAITERS, entries, key=lambda each: (each.rank, each.id))
         ]
         for pool, entries in by_pool.items()
     }  # fmt: skip

@@ -27,9 +27,9 @@ from locktender.server.ui.words import address, plural, requested
 from locktender.store.protocol import RunFilter
 
 PAGE = 50
-MOST_COUNTED = 10_000
-MOST_FLOWS = 200
-MOST_PARTS = 20
+MAX_COUNTED = 10_000
+MAX_FLOWS = 200
+MAX_PARTS = 20
 """Of 50 runs each that a search examines for one page."""
 ACTIVE = ("queued", "running", "waiting", "cancelling", "held")
 SEGMENTS: tuple[tuple[str, str], ...] = (
@@ -138,7 +138,7 @@ async def _page(
         wrong=wrong,
         given=given,
         segments=SEGMENTS,
-        flows=[each.name for each in await view.client.flows.list()][:MOST_FLOWS],
+        flows=[each.name for each in await view.client.flows.list()][:MAX_FLOWS],
         next=address("/runs", **given, before=after) if after else "",
         first=address("/runs", **given) if view.query("before") else "",
         can_retry=not wrong and _can(wanted, RETRIED),
@@ -180,7 +180,7 @@ async def _searched(
     if before is None and named:
         rows = await store.runs(RunFilter(id_prefix=lower, limit=PAGE))
         found = [row for row in rows if _fits(view, where, row)]
-    for _ in range(MOST_PARTS):
+    for _ in range(MAX_PARTS):
         rows = await store.runs(RunFilter(key=key, limit=PAGE, before=before))
         for row in rows:
             before = row.seq
@@ -260,7 +260,7 @@ async def _count(view: View, wanted: RunsFilter, states: Iterable[str]) -> tuple
     number = 0
     async for rows in Matching(asked, tags, wanted.flow or None).slices(view.core):
         number += len(rows)
-        if number >= MOST_COUNTED:
+        if number >= MAX_COUNTED:
             return number, True
     return number, False
 

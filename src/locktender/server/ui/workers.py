@@ -136,7 +136,7 @@ async def _placed(view: View, workers: set[str]) -> dict[str, dict[str, list[Cel
         if each.worker in workers:
             mine = view.principal.sees(each.tags)
             cell = Cell(
-                each.run if mine else "", each.task, each.name if mine else "", each.stubborn
+                each.run if mine else "", each.task, each.name if mine else "", each.unstopped
             )
             found.setdefault(each.worker, {}).setdefault(each.executor, []).append(cell)
     return found

@@ -34,7 +34,7 @@ Verb = Callable[[PostgresSession], Awaitable[T]]
 CONNECT_SECONDS = 10.0
 COMMAND_SECONDS = 30.0
 CACHED_STATEMENTS = 500
-MOST_WAITING = 10_000
+MAX_WAITING = 10_000
 CLOSE_SECONDS = 5.0
 """How long verbs may still run when the store is closed."""
 SETTINGS = {
@@ -114,7 +114,7 @@ class Connection:
         self._before = before
         self._conn: asyncpg.Connection[Any] | None = None
         self._turn = asyncio.Lock()
-        self._room = asyncio.Semaphore(MOST_WAITING)
+        self._room = asyncio.Semaphore(MAX_WAITING)
         self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
 

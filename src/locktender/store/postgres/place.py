@@ -22,7 +22,7 @@ from locktender.store.postgres.session import SQL, KnownStatements, PostgresSess
 from locktender.store.protocol import EventFilter
 
 T = TypeVar("T")
-MOST_REMARKS = 100_000
+MAX_REMARKS = 100_000
 COUNTED = 1_000_000
 """Up to this many rows are counted; beyond, the planner's estimate is reported."""
 
@@ -144,7 +144,7 @@ async def _status(tx: PostgresSession) -> Status:
             (await tx.row("status_bytes", options.schema))[0],
             Led(owner, term, expires_at) if term and expires_at > now else None,
             [row for row in await reads.workers(tx) if row.lease_until > now],
-            await reads.events(tx, EventFilter(run=HISTORY, limit=MOST_REMARKS)),
+            await reads.events(tx, EventFilter(run=HISTORY, limit=MAX_REMARKS)),
             Server(
                 version,
                 most,

@@ -10,9 +10,9 @@ from locktender.store.postgres.server_clock import ServerClock
 from locktender.store.postgres.session import PostgresSession
 from locktender.store.protocol import Submit, Submitted
 
-MOST_RUNS = 2_000
+MAX_RUNS = 2_000
 """Runs of one group, unless a single submission has more."""
-MOST_WAITING = 10_000
+MAX_WAITING = 10_000
 
 
 class SubmitBatcher:
@@ -22,7 +22,7 @@ class SubmitBatcher:
         self._line = line
         self._clock = clock
         self._waiting: list[tuple[Submit, asyncio.Future[list[Submitted]]]] = []
-        self._room = asyncio.Semaphore(MOST_WAITING)
+        self._room = asyncio.Semaphore(MAX_WAITING)
         self._busy = False
 
     async def submit(self, submit: Submit) -> list[Submitted]:
@@ -46,7 +46,7 @@ class SubmitBatcher:
         runs = 0
         for taken, (submit, _) in enumerate(self._waiting):
             runs += len(submit.runs)
-            if taken and runs > MOST_RUNS:
+            if taken and runs > MAX_RUNS:
                 break
         else:
             taken = len(self._waiting)

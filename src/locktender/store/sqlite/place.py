@@ -34,7 +34,7 @@ from locktender.store.sqlite.write_lock import WriteLock
 T = TypeVar("T")
 BUSY_TIMEOUT_US = 30 * SECOND
 COPY_LOCK_WAIT_US = 5 * SECOND
-MOST_REMARKS = 100_000
+MAX_REMARKS = 100_000
 
 
 class SqlitePlace:
@@ -134,7 +134,7 @@ class SqlitePlace:
             workers=[
                 row for row in reads.workers(tx) if row.lease_until > now and not live.dead(row.id)
             ],
-            remarks=reads.events(tx, EventFilter(run=HISTORY, limit=MOST_REMARKS)),
+            remarks=reads.events(tx, EventFilter(run=HISTORY, limit=MAX_REMARKS)),
             counters_agree=agree(reads.counts(tx)),
         )
 

@@ -23,7 +23,7 @@ MAIN_ALIAS = "__mp_main__"
 """The name a script runs under in a child: `if __name__ == "__main__":` must not start it again.
 multiprocessing uses the same, and libraries that look for it treat both alike."""
 
-MOST_NESTED = 3
+MAX_NESTED = 3
 """Engines within process steps of engines."""
 
 
@@ -145,7 +145,7 @@ def _same_file(one: str | None, other: str | None) -> bool:
 def refuse_too_deep() -> None:
     """Raises where an engine would start within children within children: a script that starts itself again."""
     depth = os.environ.get(MARK, "").count("/")
-    if depth >= MOST_NESTED:
+    if depth >= MAX_NESTED:
         raise InvalidInput(
             f"this is a process step of a process step, {depth} deep: no further engine starts here.",
             field="executor",

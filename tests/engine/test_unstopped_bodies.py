@@ -16,7 +16,7 @@ from locktender import Client, Flow, Run, flow, step
 from locktender.base.errors import StoreError
 from locktender.cli import runs, why, workers
 from locktender.cli.context import Context
-from locktender.client.views import StubbornInfo
+from locktender.client.views import UnstoppedInfo
 from locktender.testing import Engines, eventually
 from locktender.worker.membership import Membership
 
@@ -66,20 +66,20 @@ def engine_settings() -> dict[str, Any]:
     return {"heartbeat": "60s", "worker_lease": "200s", "thread_permits": 1, "async_permits": 1}
 
 
-def stuck(engine: Client, called: Flow[[str], Any], latch: Path) -> tuple[Run, StubbornInfo]:
+def stuck(engine: Client, called: Flow[[str], Any], latch: Path) -> tuple[Run, UnstoppedInfo]:
     """A run whose body does not stop. One that is asked to before it has begun ends at once: then another."""
 
     run = engine.submit(called, str(latch))
 
-    def found() -> StubbornInfo | None:
+    def found() -> UnstoppedInfo | None:
         nonlocal run
         if run.status() == "failed":
             run = engine.submit(called, str(latch))
-        return next((each.stubborn for each in run.tasks()), None)
+        return next((each.unstopped for each in run.tasks()), None)
 
-    stubborn = eventually(found, "60s", "word of the body that does not stop")
-    assert stubborn is not None
-    return run, stubborn
+    unstopped = eventually(found, "60s", "word of the body that does not stop")
+    assert unstopped is not None
+    return run, unstopped
 
 
 def test_f4_it_is_published_again_where_that_failed(
@@ -89,7 +89,7 @@ def test_f4_it_is_published_again_where_that_failed(
     publish = Membership.publish
 
     async def fails_once(self: Membership) -> None:
-        if self.worker._stubborn.notes and not failed:
+        if self.worker._unstopped.notes and not failed:
             failed.append(self)
             raise StoreError("away")
         await publish(self)
@@ -113,21 +113,21 @@ def test_f4_a_body_that_does_not_stop_is_seen_everywhere(
     engine = make_engine()
     engine.pools.set("db", limit=1)
     with caplog.at_level(logging.WARNING):
-        run, stubborn = stuck(engine, called, latch)
+        run, unstopped = stuck(engine, called, latch)
         behind = engine.submit(called, str(latch))
 
     # the task, with its reason and since when
     [task] = run.tasks()
-    assert (task.state, stubborn.reason, stubborn.task) == ("running", "timeout", task.id)
+    assert (task.state, unstopped.reason, unstopped.task) == ("running", "timeout", task.id)
     assert task.started_at is not None
-    waited = stubborn.since - task.started_at
+    waited = unstopped.since - task.started_at
     assert abs(waited) < timedelta(minutes=2)  # by one clock, whatever each process counts from
     # the log: once, by the step's name
     lines = [
         record.getMessage() for record in caplog.records if "asked to stop" in record.getMessage()
     ]
     assert len(lines) == 1
-    assert stubborn.step in lines[0]
+    assert unstopped.step in lines[0]
     # why: of itself, and of whoever waits behind it
     name = task.name
     assert f"1 × {name} running; asked to stop" in str(run.why())
@@ -139,7 +139,7 @@ def test_f4_a_body_that_does_not_stop_is_seen_everywhere(
     assert f"held by task {task.id} ({name}), asked to stop" in waiting
     # the worker
     [worker] = engine.workers.list()
-    assert [each.task for each in worker.stubborn] == [task.id]
+    assert [each.task for each in worker.unstopped] == [task.id]
     shell = Context(url=str(make_engine.path))
     for show, words in (
         (lambda: runs.show(shell, run.id, tasks=True), ["asked to stop", "ago: timeout"]),
@@ -152,5 +152,5 @@ def test_f4_a_body_that_does_not_stop_is_seen_everywhere(
 
     latch.touch()
     assert run.wait("60s") == "failed"
-    assert run.tasks()[0].stubborn is None
+    assert run.tasks()[0].unstopped is None
     behind.wait("60s")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from locktender.base.clock import SECOND
-from locktender.base.model import Stubborn
+from locktender.base.model import Unstopped
 from locktender.worker.executors.protocol import Stopping
-from locktender.worker.reports import MAX_LOG_LINES, MAX_STUBBORN, STOP_US, StubbornReports
+from locktender.worker.reports import MAX_LOG_LINES, MAX_UNSTOPPED, STOP_US, UnstoppedReports
 
 NOW = 50 * SECOND
 
@@ -17,7 +17,7 @@ def told(token: int, since: int = NOW) -> Stopping:
 
 
 def test_f4_what_stops_in_time_is_not_reported(caplog: pytest.LogCaptureFixture):
-    reports = StubbornReports()
+    reports = UnstoppedReports()
 
     assert not reports.update(NOW + STOP_US - 1, [("thread", told(1))])
     assert not reports.update(NOW + STOP_US, [])
@@ -29,7 +29,7 @@ def test_f4_what_stops_in_time_is_not_reported(caplog: pytest.LogCaptureFixture)
 def test_f4_a_body_that_does_not_stop_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ):
-    reports = StubbornReports()
+    reports = UnstoppedReports()
     reports.joined(at=1_000 * SECOND, now=10 * SECOND)
     late = NOW + STOP_US
 
@@ -37,7 +37,7 @@ def test_f4_a_body_that_does_not_stop_is_logged_once(
     assert not reports.update(late + SECOND, [("thread", told(1))])
 
     # in the store's time: it was told forty seconds after the worker had joined
-    assert reports.notes == [Stubborn(1, 101, "shop.fetch", "timeout", 1_040 * SECOND)]
+    assert reports.notes == [Unstopped(1, 101, "shop.fetch", "timeout", 1_040 * SECOND)]
     [line] = [record.getMessage() for record in caplog.records]
     assert line.startswith(
         "task 101 (step shop.fetch) was asked to stop 1s ago (timeout) and still runs"
@@ -53,12 +53,12 @@ def test_f4_a_body_that_does_not_stop_is_logged_once(
 
 
 def test_f4_many_flood_neither_the_log_nor_the_beat(caplog: pytest.LogCaptureFixture):
-    reports = StubbornReports()
-    many = [("async", told(token, NOW - token)) for token in range(2 * MAX_STUBBORN)]
+    reports = UnstoppedReports()
+    many = [("async", told(token, NOW - token)) for token in range(2 * MAX_UNSTOPPED)]
 
     assert reports.update(NOW + STOP_US, many)
 
     assert len(caplog.records) == MAX_LOG_LINES + 1
-    assert f"{2 * MAX_STUBBORN - MAX_LOG_LINES} more" in caplog.records[-1].getMessage()
+    assert f"{2 * MAX_UNSTOPPED - MAX_LOG_LINES} more" in caplog.records[-1].getMessage()
     # those that were told first
-    assert {each.token for each in reports.notes} == set(range(MAX_STUBBORN, 2 * MAX_STUBBORN))
+    assert {each.token for each in reports.notes} == set(range(MAX_UNSTOPPED, 2 * MAX_UNSTOPPED))
