@@ -1,8 +1,8 @@
 """A long queue: 1,000,000 queued runs of 10,000 tenants against 1,000 runs.
 
 What a leader's cycle costs, on each store (`bench/backlog_leader.py`, a process for each queue), and how many runs
-an embedded engine on SQLite ends in a second. There the two queues take turns, and stay as long as they are: what
-has ended is submitted again.
+end in a second on SQLite, with a server and a worker and with an embedded engine. There the two queues take turns,
+and stay as long as they are: what has ended is submitted again.
 
     python -m bench backlog
 """
@@ -16,16 +16,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import closing
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from bench import backlog_leader
 from bench.backlog_leader import Shape
+from bench.cluster import processes
 from bench.peers.drive import pause_after
 from bench.report import Figure, ratios
 from bench.sleepers import STORES, url_of
-from locktender import Submission, embedded_async, flow, step
+from locktender import AsyncClient, Submission, connect_async, embedded_async, flow, step
 from locktender.flows.trace import trace
 
 ROUNDS = 5
@@ -40,6 +42,8 @@ class Queue(NamedTuple):
     tenants: int
 
 
+Engine = Literal["server + worker", "embedded"]
+ENGINES: Final[tuple[Engine, ...]] = ("server + worker", "embedded")
 FEW, MANY = Queue(1_000, 1_000), Queue(1_000_000, 10_000)
 
 
@@ -59,7 +63,7 @@ def run() -> list[Figure]:
 
 def compared(few: Queue, many: Queue) -> list[Figure]:
     found = [figure for store in STORES for figure in _cycle(store, few, many)]
-    return [*found, _throughput(few, many)]
+    return [*found, *_throughput(few, many)]
 
 
 # -- the leader's cycle ----------------------------------------------------------------------------
@@ -93,19 +97,25 @@ def _leader(store: str, queue: Queue) -> dict[str, float]:
 # -- throughput ------------------------------------------------------------------------------------
 
 
-def _throughput(few: Queue, many: Queue) -> Figure:
+def _throughput(few: Queue, many: Queue) -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         places = [(queue, Path(folder) / f"{queue.runs}.db") for queue in (many, few)]
         for queue, path in places:
             asyncio.run(_fill(path, queue))
-        pairs: list[tuple[float, float]] = []
-        for number in range(ROUNDS):
-            # The other one begins each time.
-            order = places if number % 2 == 0 else places[::-1]
-            rates = {queue: asyncio.run(rate(path, queue)) for queue, path in order}
-            pairs.append((rates[many] * 100, rates[few]))
+        return [_shares(engine, places, few, many) for engine in ENGINES]
+
+
+def _shares(
+    engine: Engine, places: Sequence[tuple[Queue, Path]], few: Queue, many: Queue
+) -> Figure:
+    pairs: list[tuple[float, float]] = []
+    for number in range(ROUNDS):
+        # The other one begins each time.
+        order = places if number % 2 == 0 else places[::-1]
+        rates = {queue: asyncio.run(rate(path, queue, engine)) for queue, path in order}
+        pairs.append((rates[many] * 100, rates[few]))
     share = ratios(pairs)
-    name = f"sqlite: runs/s with {many.runs:,} queued runs / with {few.runs:,}"
+    name = f"sqlite, {engine}: runs/s with {many.runs:,} queued runs / with {few.runs:,}"
     last_many, last_few = pairs[-1]
     note = f"the last {last_few:,.0f} /s -> {last_many / 100:,.0f} /s"
     return Figure.at_least(name, share.median, "%", 95, 90, note, share.note)
@@ -118,13 +128,26 @@ async def _fill(path: Path, queue: Queue) -> None:
         pass
 
 
-async def rate(path: Path, queue: Queue) -> float:
+@asynccontextmanager
+async def _engine(path: Path, engine: Engine) -> AsyncGenerator[AsyncClient]:
+    if engine == "embedded":
+        async with embedded_async(path) as client:
+            yield client
+        return
+    with processes(str(path)) as start:
+        start("server", "--port", "0")
+        start("worker", "--app", one.__module__)
+        async with connect_async(path) as client:
+            yield client
+
+
+async def rate(path: Path, queue: Queue, engine: Engine) -> float:
     """Runs/s that end, while as many are submitted."""
     with closing(sqlite3.connect(path, timeout=60)) as db:
         before = db.execute(ENDED).fetchone()[0]
         # Those that ended last in the round before were not replaced.
         refilled = before - (queue.runs - db.execute(QUEUED).fetchone()[0])
-        async with embedded_async(path) as client:
+        async with _engine(path, engine) as client:
             began = 0.0
             first = 0
             give_up = time.monotonic() + PATIENCE_SECONDS

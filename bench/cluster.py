@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -64,8 +64,8 @@ def run() -> list[Figure]:
 
 
 @contextmanager
-def fleet(url: str, workers: int, *settings: str) -> Iterator[Fleet]:
-    sets = [each for setting in settings for each in ("--set", setting)]
+def processes(url: str) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """What starts a command, as shipped, and returns when it is ready; all end with this."""
     base = [sys.executable, "-m", "locktender"]
     rest = ["--url", url, "--json", "--with-parent"]
     started: list[subprocess.Popen[bytes]] = []
@@ -84,6 +84,18 @@ def fleet(url: str, workers: int, *settings: str) -> Iterator[Fleet]:
         return process
 
     try:
+        yield start
+    finally:
+        for process in started:
+            process.terminate()
+        for process in started:
+            process.wait(30)
+
+
+@contextmanager
+def fleet(url: str, workers: int, *settings: str) -> Iterator[Fleet]:
+    sets = [each for setting in settings for each in ("--set", setting)]
+    with processes(url) as start:
         leader = start("server", "--port", "0")
         crew = [start("worker", "--app", steps.__name__, *sets) for _ in range(workers)]
         with connect(url) as engine:
@@ -94,11 +106,6 @@ def fleet(url: str, workers: int, *settings: str) -> Iterator[Fleet]:
             engine.pools.set("one", limit=1)
             engine.submit(steps.many, list(range(200))).result(PATIENCE)
             yield Fleet(engine, leader, crew)
-    finally:
-        for process in started:
-            process.terminate()
-        for process in started:
-            process.wait(30)
 
 
 def cpu_seconds(pid: int) -> float:
