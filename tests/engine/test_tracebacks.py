@@ -197,7 +197,7 @@ def test_an_unknown_value_of_the_variable_is_named_once(
             unknown(engine)
         assert sum(file.startswith(OURS) for file in printed(caught.value)) <= 1
     said = [each.getMessage() for each in caplog.records if VARIABLE in each.getMessage()]
-    assert said == [f"{VARIABLE}=all is neither full nor short: tracebacks are short."]
+    assert said == [f"{VARIABLE}=all is invalid: use full or short; tracebacks are short."]
 
 
 def test_a_fault_of_our_own_keeps_every_line(engine: Client, monkeypatch: pytest.MonkeyPatch):

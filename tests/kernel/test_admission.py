@@ -275,12 +275,17 @@ def test_a_need_beyond_the_burst_waits_for_the_rule():
 class OpensAt(Gate):
     """Shut until an instant: a timed gate that no pool's rule sets."""
 
-    __slots__ = ("instant",)
+    __slots__ = ("granted", "instant")
     timed = True
 
     def __init__(self, instant: int) -> None:
         super().__init__("hours", "h", -1)
         self.instant = instant
+        self.granted: list[tuple[int, int]] = []
+
+    def charge(self, need: int, now: int) -> None:
+        super().charge(need, now)
+        self.granted.append((need, now))
 
     def blocks(self, need: int, now: int) -> Block | None:
         if now >= self.instant:
@@ -295,6 +300,8 @@ def test_a_timed_gate_that_is_no_pools_decides_too():
     assert line.queue.next_wake() == NOW + 1_000
     assert line.go(now=NOW + 999) == []
     assert line.go(now=NOW + 1_000) == [1, 2]
+    assert hours.used == 2
+    assert hours.granted == [(1, NOW + 1_000)] * 2
 
 
 # -- fair turns ------------------------------------------------------------------------------------

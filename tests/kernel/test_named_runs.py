@@ -109,7 +109,7 @@ def test_g6_tracing_that_raises_fails_the_run():
     [
         (b"1", b"the traced graph is refused"),
         (traced(graph(step("a", after=(4,)))), b"nodes[1].after"),
-        (traced(FIRST), b"has to be traced itself"),
+        (traced(FIRST), b"is itself a graph that is to be traced"),
         (traced(graph(step("a", pools=needs(db=5)))), b"db"),
     ],
 )

@@ -296,6 +296,7 @@ def test_unknown_keys_say_where_and_suggest(tmp_path: Path):
     message = refused(tmp_path, {"LOCKTENDER_THREAD_PERMIT": "3"})
     assert "LOCKTENDER_THREAD_PERMIT is not a setting" in message
     assert "'LOCKTENDER_THREAD_PERMITS'" in message
+    assert "'LOCKTENDER_WORKER_LEASE'" in refused(tmp_path, {"LOCKTENDER_LEASE": "3"})
 
     message = refused(tmp_path, {}, {"pol": 3})
     assert "Did you mean 'poll'?" in message

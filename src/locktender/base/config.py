@@ -380,7 +380,7 @@ def known_key(
     limits_only: bool = False,
     written: Callable[[str], str] = str,
 ) -> Key:
-    """The setting `key`; refuses what is none. `where` it was written, `written` how keys are written there."""
+    """The setting `key`; refuses an unknown key. `where` it was written, `written` how keys are written there."""
     known = KEYS.get(key)
     if known is not None and (known.limit or not limits_only):
         return known
@@ -392,7 +392,8 @@ def known_key(
     raise InvalidSettings(
         f"{where} is not a setting.",
         field=key,
-        hint=did_you_mean(written(key), [written(each) for each in candidates]),
+        # Compared without a prefix that all have: it would make any two alike.
+        hint=did_you_mean(key, candidates, written),
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from locktender.base.errors import InvalidFlow, InvalidInput
@@ -44,7 +44,7 @@ def text(value: object, field: str) -> str:
         for char in value:
             if unicodedata.category(char) in _UNPRINTABLE:
                 raise InvalidInput(
-                    f"{field} has a control character in it, or one that does not show"
+                    f"{field} has a control character in it, or an invisible one"
                     f" (U+{ord(char):04X}).",
                     field=field,
                     got=value,
@@ -196,22 +196,25 @@ def age_boost(value: object, field: str = "age_boost") -> int:
     return boost
 
 
-def did_you_mean(got: str, known: Iterable[str]) -> str | None:
-    """A hint naming the nearest known word, or else the known ones, for every 'no such …' message."""
+def did_you_mean(got: str, known: Iterable[str], written: Callable[[str], str] = str) -> str | None:
+    """A hint naming the nearest known word, or else the known ones, for every 'no such …' message.
+
+    `written`: how a word is written where it stands.
+    """
     known = sorted(known)
     more = len(known) - KNOWN_SHOWN
     # A single one is named: its name is not longer than to say that it is left out.
-    listed = ", ".join(known if more == 1 else known[:KNOWN_SHOWN])
+    listed = ", ".join(map(written, known if more == 1 else known[:KNOWN_SHOWN]))
     listed += f" and {more} more" if more > 1 else ""
-    return nearest(got, known) or (f"Known: {listed}." if known else None)
+    return nearest(got, known, written) or (f"Known: {listed}." if known else None)
 
 
-def nearest(got: object, known: Iterable[str]) -> str | None:
+def nearest(got: object, known: Iterable[str], written: Callable[[str], str] = str) -> str | None:
     """The same where the message itself lists what is known."""
     import difflib  # noqa: PLC0415 — loaded for a message only
 
     near = difflib.get_close_matches(str(got), sorted(known), n=1, cutoff=0.5)
-    return f"Did you mean {near[0]!r}?" if near else None
+    return f"Did you mean {written(near[0])!r}?" if near else None
 
 
 _CONTROLS: Final = re.compile(

@@ -26,7 +26,7 @@ _OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _STANDARD = (f"{Path(os.__file__).parent}{os.sep}", "<frozen ")
 _INSTALLED = ("site-packages", "dist-packages")
 _SPECIAL = frozenset({"__enter__", "__exit__", "__aenter__", "__aexit__"})
-_MOST_CHAINED = 20
+_MAX_CHAINED = 20
 
 
 def public(api: T) -> T:
@@ -68,7 +68,7 @@ def shorten(error: BaseException) -> None:
     if _full(os.environ.get(VARIABLE, "")) or not _is_the_users(error):
         return
     chained: BaseException | None = error
-    for _ in range(_MOST_CHAINED):
+    for _ in range(_MAX_CHAINED):
         if chained is None:
             return
         chained.__traceback__ = _without_ours(chained.__traceback__)
@@ -79,7 +79,7 @@ def shorten(error: BaseException) -> None:
 def _full(value: str) -> bool:
     word = value.strip().lower()
     if word not in {"", "short", "full"}:
-        log.warning("%s=%s is neither full nor short: tracebacks are short.", VARIABLE, value)
+        log.warning("%s=%s is invalid: use full or short; tracebacks are short.", VARIABLE, value)
     return word == "full"
 
 

@@ -23,7 +23,7 @@ _POSITIONAL = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
 )
-_MOST_SHAPES = 100
+_MAX_SHAPES = 100
 _PLAIN_TYPES = frozenset({str, int, bool})
 """A value of such a type, asked for by that type, is what was asked for."""
 
@@ -115,7 +115,7 @@ class Function:
         shape = (len(args), *kwargs)
         if shape not in self._fitting:
             self.bind(args, kwargs)
-            if len(self._fitting) < _MOST_SHAPES:
+            if len(self._fitting) < _MAX_SHAPES:
                 self._fitting.add(shape)
 
     @cached_property

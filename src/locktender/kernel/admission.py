@@ -169,7 +169,7 @@ class AdmissionQueue(Generic[W]):
         return None, target
 
     def _counts_agree(self, lane: Lane[W]) -> bool:
-        """Whether the numbers alone let the lane's head pass. It spares `blocks` for most starts."""
+        """Whether the numbers alone let the lane's head pass, as `Gate.blocks` would: it spares most calls of it."""
         for gate in lane.gates:
             if gate.used >= gate.cap or gate.timed:
                 return False
@@ -257,7 +257,10 @@ class AdmissionQueue(Generic[W]):
 
     def charge(self, lane: Lane[W], now: int) -> None:
         for gate in lane.gates:
-            gate.used += 1
+            if gate.timed:
+                gate.charge(1, now)
+            else:
+                gate.used += 1
         for gate, need in lane.needs:
             if gate.timed:
                 gate.charge(need, now)
@@ -334,9 +337,9 @@ class AdmissionQueue(Generic[W]):
     def _requeue(self, lane: Lane[W], head: W, source: Source) -> None:
         if source is None:
             self._push(lane, None)
-            return
-        self._wait_at(lane, head, *source)
-        self._pull(*source)
+        else:
+            self._wait_at(lane, head, *source)
+            self._pull(*source)
 
     def _park(self, lane: Lane[W], head: W, block: Block) -> None:
         if block.until is not None:
@@ -412,9 +415,7 @@ class AdmissionQueue(Generic[W]):
 
     def _reserve_if_overdue(self, lane: Lane[W]) -> None:
         """A lane that waits for a pool and has been overtaken often enough: its slots are kept from here on."""
-        if not lane.wide or not isinstance(lane.parked_at, SlotGate):
-            return
-        head = lane.head()
+        head = lane.head() if lane.wide and isinstance(lane.parked_at, SlotGate) else None
         # A new head may have come before the one that holds the lane's reservation.
         if head is None or self.reserved.get(lane) is head:
             return

@@ -35,7 +35,9 @@ def go_on_traced(
     try:
         graph, consts = unfold(run.graph, read_traced(output or b"null"))
         if graph.unfolds:
-            raise InvalidFlow("the traced graph has to be traced itself.", field="graph")
+            raise InvalidFlow(
+                "the traced graph is itself a graph that is to be traced.", field="graph"
+            )
         graph_check.validate(graph)
         graph_check.check_pools(graph, limits)
     except (LocktenderError, msgspec.MsgspecError, UnicodeError, RecursionError) as error:

@@ -86,7 +86,9 @@ class Isolation:
             await self._store.commit(Commit(*place, requests_done=done, events=[told]))
         elif isinstance(fault, RunFault):
             if not all(map(self._queue.has_read, fault.runs)):
-                raise NotLeader(f"{fault}: this is what the notification of its submission said")
+                raise NotLeader(
+                    f"{fault}: it was known from the notification of its submission alone"
+                )
             await self.hold(*place, fault.runs)
         else:
             log.error("%s", fault)

@@ -386,7 +386,7 @@ class Leader:
         except Exception as error:
             # Its row says that it runs: the attempt fails, and others start.
             log.exception("failed to start task %s", entry.id)
-            failure = Failure("internal", f"it cannot be begun: {error!r}", retryable=False)
+            failure = Failure("internal", f"failed to start: {error!r}", retryable=False)
             self.ended(
                 End(entry.id, entry.token, TaskState.FAILED, None, encode(failure), worker=own.id)
             )

@@ -95,7 +95,7 @@ class Questions:
                 answer.set_result(question(scheduler, now))
             except Exception:
                 # The asker gets its answer from rows; the leader continues.
-                log.exception("failed to answer a question about what is open")
+                log.exception("failed to answer a question of `why` or of a list")
                 answer.set_result(None)
 
     async def end(self) -> None:

@@ -340,7 +340,7 @@ class QueueReader:
         self, scheduler: Scheduler, row: RunRow, tasks: list[TaskRow] | None = None
     ) -> None:
         if row.state in _STATES and row.state != RunState.QUEUED:
-            log.warning("run %s is %s, though the queue still has it", row.id, row.state)
+            log.warning("ignored run %s in the queue: its state is %s", row.id, row.state)
             return
         try:
             if row.unreadable:

@@ -210,7 +210,7 @@ class Web:
             # Its own copy: a server closes what it listens on.
             await server.serve(sockets=[self._listener.dup()])
             if not self._stopping:
-                raise LocktenderError("the HTTP server ended by itself.")
+                raise LocktenderError("the HTTP server stopped unexpectedly.")
         finally:
             if not self._stopping:
                 for each in getattr(server, "servers", ()):

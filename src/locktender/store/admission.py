@@ -30,7 +30,7 @@ MAX_WAITING = "max_waiting"
 WINDOW_SECONDS = 60
 """The ring of seconds over which the pace of closing is measured."""
 
-_LEAST_US, _MOST_US = SECOND, 3_600 * SECOND
+_LEAST_US, _MAX_US = SECOND, 3_600 * SECOND
 
 
 class Drained(NamedTuple):
@@ -241,7 +241,7 @@ def retry_after(drained: Drained, now: int, share: float = 1.0, wanted: int = 1)
     else:
         turn = max(1, now // SECOND - first + 1) * SECOND / (seconds - 1)
         wait = turn * ceil(wanted * seconds / makes_room)
-    return int(min(_MOST_US, max(_LEAST_US, wait)))
+    return int(min(_MAX_US, max(_LEAST_US, wait)))
 
 
 def recounted(limits: Limits, active_tags: Iterable[tuple[Mapping[str, str], int]]) -> Counter[str]:

@@ -92,7 +92,7 @@ def compared(row: RunRow) -> tuple[Any, ...]:
 def not_as_carried(commit: Commit) -> NotLeader:
     runs = ", ".join(str(row.seq) for row in commit.as_carried)
     return NotLeader(
-        f"one of the runs {runs} is not what the notification of its submission said:"
+        f"one of the runs {runs} differs from the notification of its submission:"
         " the leader reads everything again.",
         field="as_carried",
     )

@@ -55,7 +55,7 @@ def ticks_by_schedule(rows: Iterable[Sequence[Any]]) -> dict[str, list[TickRow]]
 
 
 def changed(row: ScheduleRow | None, change: SetSchedule, now: int) -> ScheduleRow | None:
-    """The row behind a change; None: there is none any more."""
+    """The row behind a change; None if it was deleted."""
     declared = None if row is None else row.declared
     live = None if row is None else row.live
     before = None if row is None else row.spec

@@ -228,7 +228,7 @@ class Membership:
         if left and self._settings.exit_when_stuck:
             # They end only with this process. Their tasks are handed back when it is certainly gone: other
             # workers would start them within milliseconds.
-            log.critical("%s step bodies did not stop: this process ends, to end them", len(left))
+            log.critical("failed to stop %s step bodies: this process ends, to end them", len(left))
             with suppress(LocktenderError, TimeoutError):
                 async with asyncio.timeout(DRAIN_LIST_SECONDS):
                     await self.publish()
@@ -237,7 +237,7 @@ class Membership:
         if left:
             # Bodies in threads, or that ignore their cancellation. The lease is kept until they end, so that
             # their slots are not given to others beside them.
-            log.warning("%s tasks cannot be stopped: their slots stay taken", len(left))
+            log.warning("failed to stop %s tasks: their slots stay taken", len(left))
             self._lease.keep_while = self.worker.outlives
             return
         await self._leases.remove(self._lease)

@@ -196,7 +196,7 @@ class OfferHandler:
                 # One attempt that cannot be started must not keep the others from it.
                 log.exception("failed to start task %s", each.task)
                 # Its stored data is at fault: no other attempt can be begun either.
-                reason = f"it cannot be begun: {error!r}"
+                reason = f"failed to start: {error!r}"
                 worker.refuse(each.task, each.token, reason, retryable=False)
 
     async def _fetch_graphs(self, graphs: list[str]) -> None:

@@ -94,6 +94,10 @@ class Gate:
         reason = "paused" if self.paused else "full"
         return Block(self, reason, need, self.used, self.limit)
 
+    def charge(self, need: int, now: int) -> None:  # noqa: ARG002
+        """`need` are granted. Only a timed gate is called: of others `used` is raised in place."""
+        self.used += need
+
     def label(self, reason: str = "full") -> str:
         """The name under which events, messages and `why` speak of it."""
         prefix = reason if reason in ("paused", "reserved") else self.kind
@@ -134,10 +138,6 @@ class SlotGate(Gate):
     def apply(self, rule: PoolRule, now: int) -> bool:
         """Bring `rule` into force; True where the state that is stored has changed with it."""
         raise NotImplementedError
-
-    def charge(self, need: int, now: int) -> None:  # noqa: ARG002
-        """`need` are granted. Only a timed gate is called: of others `used` is raised in place."""
-        self.used += need
 
     def idle(self, now: int) -> bool:
         """Forgetting it now would change no decision."""

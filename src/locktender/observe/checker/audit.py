@@ -168,7 +168,7 @@ class Replay:
         """Goes on where another one was saved. `StateUnreadable`: it is of no use any more."""
         parts = decode(saved, self.world.plan)
         if [name for name, _ in parts["rules"]] != [type(rule).__name__ for rule in self._rules]:
-            raise StateUnreadable("the rules are others")
+            raise StateUnreadable("the rules of the audit have changed")
         self.world.keep(parts["world"])
         for rule, (_, kept) in zip(self._rules, parts["rules"], strict=True):
             rule.keep(kept)

@@ -88,7 +88,7 @@ async def _readable_term(tx: PostgresSession, term: int) -> int:
     """The last term; where the row says none that there can be, the history says which it was."""
     if 0 <= term < MAX_TERM:
         return term
-    log.error("failed to read the last term: %r; the history says which it was", term)
+    log.error("failed to read the last term: %r; using the last term of the history", term)
     [found] = await tx.row("last_term", MAX_TERM)
     return found
 

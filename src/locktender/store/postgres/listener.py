@@ -188,7 +188,7 @@ class Listener:
         if not self._options.listens:
             if self._options.listen != "off":
                 log.warning(
-                    "no listener behind the pooler of %s: everything is found by polling, once a second."
+                    "LISTEN does not work through the pooler of %s: changes are found by polling, once a second."
                     " Name the server itself in the url: &listen=host:port; or say &listen=off.",
                     self._options.shown,
                 )

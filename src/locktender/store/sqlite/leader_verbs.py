@@ -63,7 +63,7 @@ def elect(tx: SqliteSession, elect: Elect, dead: Callable[[str], bool]) -> Leade
     if owner != elect.owner and lives and not dead(owner):
         return Leadership(0, owner, expires_at, now)
     if wrong(term) or term >= MAX_TERM:
-        log.error("failed to read the last term: %r; the history says which it was", term)
+        log.error("failed to read the last term: %r; using the last term of the history", term)
         [term] = tx.row("last_term", MAX_TERM)
     term += 1
     tx.run("leader_take", term, elect.owner, until)

@@ -29,7 +29,7 @@ from locktender.store.sqlite.companions import beside, create_folder, open_file
 
 _LONGEST_NAME = 200
 _TRIES = 50
-_MOST_EXAMINED = 10_000
+_MAX_EXAMINED = 10_000
 """Files at a time: the rest is for the next time."""
 
 
@@ -105,7 +105,7 @@ class Liveness:
         """
         kept = {self._file(owner) for owner in (*known, *self._held)}
         gone = 0
-        for path in islice(self._folder.glob("*.lock"), _MOST_EXAMINED):
+        for path in islice(self._folder.glob("*.lock"), _MAX_EXAMINED):
             if path in kept:
                 continue
             try:
