@@ -169,7 +169,7 @@ class AdmissionQueue(Generic[W]):
         return None, target
 
     def _counts_agree(self, lane: Lane[W]) -> bool:
-        """Whether the numbers alone let the lane's head pass, as `Gate.blocks` would: it spares most calls of it."""
+        """Whether the numbers alone let the lane's head pass, as `Gate.blocks` would: it spares most calls."""
         for gate in lane.gates:
             if gate.used >= gate.cap or gate.timed:
                 return False
