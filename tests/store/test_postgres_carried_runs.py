@@ -320,9 +320,7 @@ def test_a_run_is_not_held_for_what_a_notification_said(
         graph = run(_graph(postgres_url))
         with caplog.at_level(logging.WARNING):
             wrong = _rows(graph=graph, params="eA==")
-            _notify_until(
-                postgres_url, "is what the notification of its submission", wrong, client, caplog
-            )
+            _notify_until(postgres_url, "it was known from the notification", wrong, client, caplog)
         assert client.submit(doubled, 4).result(TIMEOUT) == 8
         assert "held" not in caplog.text
     check_history(postgres_url)
