@@ -178,7 +178,10 @@ def _usage(error: Any, shell: Context, arguments: Sequence[str]) -> int:
     hint = f"Did you mean{suggestion}" if found else f"See: {path} --help"
     if context is not None:
         hint = (
-            _verbs_meant(context, arguments) or _argument_meant(error, context, arguments) or hint
+            _verbs_meant(context, arguments)
+            or _argument_meant(error, context, arguments)
+            or _option_meant(error, context, arguments)
+            or hint
         )
     names = tuple(getattr(getattr(error, "param", None), "opts", ()))
     got = _value_of(names, arguments)
@@ -221,6 +224,22 @@ def _argument_meant(error: Any, context: typer.Context, arguments: Sequence[str]
         return f"{name.upper()} is given without {option}. See: {context.command_path} --help"
     words.append(value)
     return f"Try: locktender {shlex.join(words)}"
+
+
+def _option_meant(error: Any, context: typer.Context, arguments: Sequence[str]) -> str | None:
+    """A setting that is written as an option, and a value of the flow that is written without one."""
+    options = {option for each in context.command.params for option in each.opts}
+    option = str(getattr(error, "option_name", ""))
+    setting = option.removeprefix("--").replace("-", "_")
+    if option and "--set" in options:
+        from locktender.base.config import KEYS
+
+        value = _value_of((option,), arguments)
+        return f"Try: --set {setting}={value or 'VALUE'}" if setting in KEYS else None
+    extra = [each for each in arguments if "=" in each and each.split("=")[0].isidentifier()]
+    if extra and "unexpected extra" in error.format_message() and "--arg" in options:
+        return f"Try: --arg {shlex.quote(extra[0])}"
+    return None
 
 
 def _value_of(names: tuple[str, ...], arguments: Sequence[str]) -> str | None:

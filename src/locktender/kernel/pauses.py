@@ -48,6 +48,8 @@ class Pauses:
     def __init__(self, ledger: Ledger, commit_builder: CommitBuilder) -> None:
         self._ledger = ledger
         self._commit_builder = commit_builder
+        self._unread: set[int] = set()
+        """Paused runs that are not known yet: the pause came into force before the run was read."""
 
     def follow(self, before: Limits, now: int) -> None:
         """The limits in force are others than `before`."""
@@ -65,11 +67,22 @@ class Pauses:
             elif not paused and not pauses_of(before, run.row):
                 self._record_if_ending(run)
         for seq in before.paused_runs.keys() ^ limits.paused_runs.keys():
-            if (head := self._ledger.heads.get(seq)) is not None:
-                if seq in limits.paused_runs:
+            head = self._ledger.heads.get(seq)
+            if seq in limits.paused_runs:
+                if head is not None:
                     self._record(head.row, limits, "", "paused")
-                else:
-                    self._record(head.row, before, "paused", "resumed")
+                elif seq not in self._ledger.runs:
+                    self._unread.add(seq)
+            elif seq in self._unread:
+                self._unread.discard(seq)
+            elif head is not None:
+                self._record(head.row, before, "paused", "resumed")
+
+    def read(self, row: RunRow) -> None:
+        """A queued run was read: submitted and paused at once, it is paused from here on in the history."""
+        if row.seq in self._unread:
+            self._unread.discard(row.seq)
+            self._record(row, self._ledger.limits, "", "paused")
 
     def _pause(self, run: RunEntry, limits: Limits) -> None:
         run.paused = True

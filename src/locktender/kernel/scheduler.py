@@ -190,6 +190,7 @@ class Scheduler:
         if row.deadline_at is not None and row.seq not in self.ledger.heads:
             self.lifecycle.timers.set(row.deadline_at, QUEUED, row.seq, row.deadline_at)
         self.ledger.put_head(row)
+        self._pauses.read(row)
 
     def end_queued(self, row: RunRow, state: RunState, failure: Failure, now: int) -> None:
         """A queued or waiting run ends without having started: cancelled, or past its deadline."""

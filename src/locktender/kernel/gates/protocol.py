@@ -95,7 +95,10 @@ class Gate:
         return Block(self, reason, need, self.used, self.limit)
 
     def charge(self, need: int, now: int) -> None:  # noqa: ARG002
-        """`need` are granted. Only a timed gate is called: of others `used` is raised in place."""
+        """`need` are granted. Only a timed gate is called: of others `used` is raised in place.
+
+        Of a gate in `Lane.gates` `used` has to rise here as well: an end lowers it.
+        """
         self.used += need
 
     def label(self, reason: str = "full") -> str:
