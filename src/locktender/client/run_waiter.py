@@ -106,9 +106,8 @@ class RunWaiter:
                         row = await self._row_again(run_id)
                     run_id, seq = row.id, row.seq  # what was given may be the beginning of an id
                 elif submission is not None and not self._is_new(submission):
-                    row = await self._row_again(
-                        run_id
-                    )  # of one that has ended it is all that is read
+                    # Of a run that has ended nothing more is read; of another its row is read once.
+                    row = await self._row_again(run_id)
                 while row is None or row.state not in TERMINAL_RUNS:
                     is_new = row is None and submission is not None and self._is_new(submission)
                     await self._until_ended(run_id, seq, is_new=is_new)
