@@ -17,6 +17,7 @@ import msgspec
 
 from locktender.base.background import end_tasks
 from locktender.base.clock import Clock, SystemClock
+from locktender.base.commits import RunEnd
 from locktender.base.config import Settings
 from locktender.base.errors import RoleRefused
 from locktender.base.limits import Limits
@@ -136,8 +137,8 @@ class Engine:
         """Whether its worker is without a lease."""
         return self.membership is not None and not self.membership.has_lease
 
-    def on_runs_ended(self, callback: Callable[[list[int]], None]) -> None:
-        """`callback` gets the runs that end while this process leads."""
+    def on_runs_ended(self, callback: Callable[[list[RunEnd]], None]) -> None:
+        """`callback` gets the runs that end while this process leads, when that is written."""
         if self.election is not None:
             self.election.on_runs_ended(callback)
 

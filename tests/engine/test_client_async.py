@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.conftest import broken_promises
@@ -28,6 +29,7 @@ from locktender.base.clock import SECOND
 from locktender.base.errors import StoreUnreachable
 from locktender.base.model import RunRow
 from locktender.client import run_waiter
+from locktender.client.client_async import AsyncClient
 from locktender.client.guard import ClientClosed
 from locktender.kernel.scheduler import Cycle
 from locktender.leader.leader import Leader
@@ -82,6 +84,17 @@ async def test_hundreds_wait_at_once(url: Path, transport: str):
         assert await there == [2 * n for n in range(300)]
 
 
+@step
+def fails_when_open() -> int:
+    assert flows.GATE.wait(60)
+    raise ValueError("boom")
+
+
+@flow
+def waits_and_fails() -> int:
+    return fails_when_open()
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest) -> str:
     """Where the store is."""
@@ -117,6 +130,59 @@ async def test_who_waits_reads_a_row_when_its_run_has_ended(
         assert read == [held.id]
 
 
+async def test_the_result_of_a_run_that_ended_takes_one_read(
+    place: str, monkeypatch: pytest.MonkeyPatch
+):
+    async with embedded_async(place) as engine:
+        run = await engine.submit(flows.doubled, 4)
+        assert await run.result(60) == 8
+        read = _counted_reads(engine, monkeypatch)
+        for asked in (run, await engine.runs.get(run.id)):
+            read.clear()
+            assert await asked.result(60) == 8
+            assert read == ["run"]
+
+
+async def test_a_result_that_was_decided_here_is_not_read(
+    place: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(run_waiter, "NEW_US", 60 * SECOND)
+    monkeypatch.setattr(run_waiter, "FIRST_READ_AFTER_SECONDS", 60.0)
+    async with embedded_async(place) as engine:
+        read = _counted_reads(engine, monkeypatch)
+        runs = [await engine.submit(flows.waits, 7), await engine.submit(waits_and_fails)]
+        waiting = [asyncio.ensure_future(run.result(60)) for run in runs]
+        await until(lambda: len(engine._core.waiting._waiters) == 2, "both waits")
+        flows.GATE.set()
+        value, error = await asyncio.gather(*waiting, return_exceptions=True)
+        assert value == 7
+        assert isinstance(error, RunFailed)
+        assert (error.run_id, error.step, error.error_message) == (
+            runs[1].id,
+            "fails_when_open",
+            "boom",
+        )
+        assert read == []
+
+
+def _counted_reads(engine: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is read of runs from now on, by the name of the verb."""
+    store, read = engine._core.store, list[str]()
+
+    def count(verb: str) -> None:
+        asked = getattr(store, verb)
+
+        def counted(*args: Any) -> Any:
+            read.append(verb)
+            return asked(*args)
+
+        monkeypatch.setattr(store, verb, counted)
+
+    for verb in ("run", "run_states"):
+        count(verb)
+    return read
+
+
 async def test_an_end_that_a_failed_term_did_not_name_is_found(
     url: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -125,8 +191,8 @@ async def test_an_end_that_a_failed_term_did_not_name_is_found(
     failed: list[list[int]] = []
 
     def fails_once(self: Leader, cycle: Cycle) -> None:
-        if cycle.ended and not failed:
-            failed.append(list(cycle.ended))
+        if cycle.commit.runs_ended and not failed:
+            failed.append([end.run for end in cycle.commit.runs_ended])
             raise StoreUnreachable("the connection was lost")
         act(self, cycle)
 

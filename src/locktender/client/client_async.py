@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from locktender.client.workers import AsyncWorkers
     from locktender.flows.flows import Flow
     from locktender.observe.why import Why
+    from locktender.store.protocol import Submitted
 
 T = TypeVar("T")
 Refusal = AdmissionRejected | DuplicateKey
@@ -249,10 +250,9 @@ class AsyncClient(AsyncSubmitting):
             # Of all or none, most were refused only for company: the error is of the one to blame.
             to_blame = sorted((each for each in refused if each is not None), key=_for_company)
             raise to_blame[0]
-        made: type[AsyncRun[Any]] = AsyncRun  # once: to subscript it costs more than to call it
         return [
-            error or made(self._core, answer.id, answer.outcome, answer.seq)
-            for error, answer in zip(refused, answers, strict=True)
+            error or _made(self._core, answer, each)
+            for error, answer, each in zip(refused, answers, prepared, strict=True)
         ]
 
     async def why(self, subject: str | int) -> Why:
@@ -357,3 +357,11 @@ async def opened(
 
 def _for_company(refused: Refusal) -> bool:
     return isinstance(refused, AdmissionRejected) and refused.field == "key"
+
+
+def _made(core: Core, answer: Submitted, prepared: Prepared) -> AsyncRun[Any]:
+    run, graph = prepared.run, prepared.graph
+    if answer.outcome != "created" or graph.unfolds:
+        # Another's, or one whose graph a worker will make.
+        return AsyncRun(core, answer.id, answer.outcome, answer.seq)
+    return AsyncRun(core, answer.id, answer.outcome, answer.seq, run.flow, run.graph)

@@ -11,10 +11,11 @@ from locktender.base import codec
 from locktender.base.codec import StepError
 from locktender.base.errors import InvalidFlow, RunCancelled, RunFailed, RunTimedOut
 from locktender.base.graph import Graph, Output
-from locktender.base.model import Failure, RunRow
+from locktender.base.model import Failure
 from locktender.base.secrets import MARK, SECRET_KEY, secret
 from locktender.base.states import RunState
 from locktender.client.core import Core
+from locktender.client.run_waiter import RunOutcome
 from locktender.store.graphs import graph_of
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ _known: dict[tuple[str, str], ReturnedBy] = {}
 """Graph (the hash of its text) and flow → what reads the value; emptied above `MAX_KNOWN_GRAPHS`."""
 
 
-async def returned_by(core: Core, row: RunRow) -> ReturnedBy:
+async def returned_by(core: Core, row: RunOutcome) -> ReturnedBy:
     known = _known.get((row.graph, row.flow))
     if known is not None:
         return known
@@ -97,7 +98,7 @@ _ERRORS: dict[str, type[RunFailed]] = {
 }
 
 
-async def value_of(core: Core, row: RunRow) -> Any:
+async def value_of(core: Core, row: RunOutcome) -> Any:
     """The value of a run that has ended. Raises what it ended with."""
     if row.state == RunState.REJECTED:
         from locktender.client.outbox_rows import rejection
@@ -165,7 +166,7 @@ def failure_of(raw: bytes | None) -> Failure | None:
         return Failure("internal", raw.decode(errors="replace"))
 
 
-async def error_of(core: Core, row: RunRow) -> RunFailed:
+async def error_of(core: Core, row: RunOutcome) -> RunFailed:
     """What `result()` raises for a run that ended otherwise than well."""
     failure = failure_of(row.error)
     kind = _ERRORS.get(row.state, RunFailed)
@@ -188,7 +189,7 @@ async def error_of(core: Core, row: RunRow) -> RunFailed:
     return error
 
 
-async def _traceback(core: Core, row: RunRow, failure: Failure) -> str | None:
+async def _traceback(core: Core, row: RunOutcome, failure: Failure) -> str | None:
     """A run keeps its error short; the task that failed has all of it."""
     if failure.node is None:
         return None

@@ -39,13 +39,22 @@ _SUBMITTED: dict[str, SubmitOutcome] = {
 class AsyncRun(Generic[T_co]):
     """One submission of a flow. It keeps only the id; every method reads the store."""
 
-    def __init__(self, core: Core, run_id: str, outcome: str = "", seq: int = 0) -> None:
-        """`outcome`: what the store did with the submission, if this run comes from one; `seq`: its number."""
+    def __init__(
+        self,
+        core: Core,
+        run_id: str,
+        outcome: str = "",
+        seq: int = 0,
+        flow: str = "",
+        graph: str = "",
+    ) -> None:
+        """`outcome`: what the store did with the submission, if this run comes from one; `seq`: its number;
+        `flow` and `graph`: those that it will end with, if that is known."""
         self._core = core
         self._id = run_id
         self._outcome = outcome
         made_us = core.clock.monotonic() if outcome == "created" else 0
-        self._submission = RunSubmission(seq, made_us) if seq else None
+        self._submission = RunSubmission(seq, made_us, flow, graph) if seq else None
 
     @property
     def id(self) -> str:

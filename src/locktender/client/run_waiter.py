@@ -8,6 +8,7 @@ ended, and after that looks now and then.
 
 A waiter registers first and asks for the state after that, so an end in between is seen by
 the question and a later one by the wake. Then it reads the row: once, since a row may have a large map in it.
+Where this process led when the run ended, and had submitted it, nothing is read: the leader's commit has it all.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import msgspec
 
 from locktender.base.background import end_tasks
 from locktender.base.clock import MILLISECOND, SECOND, SystemClock
@@ -31,6 +34,7 @@ from locktender.store.protocol import Store
 from locktender.store.retry import repeated
 
 if TYPE_CHECKING:
+    from locktender.base.commits import RunEnd
     from locktender.engine import Engine
 
 T = TypeVar("T")
@@ -69,6 +73,32 @@ class RunSubmission(NamedTuple):
     seq: int
     made_us: int
     """When the store had answered that it made the run, by the boot-time clock; 0: it was there before."""
+    flow: str = ""
+    graph: str = ""
+    """Its graph, if it keeps that one until it ends; "": not known here."""
+
+
+class RunOutcome(msgspec.Struct, frozen=True, gc=False):
+    """A run that has ended: what its result or its error is made of."""
+
+    id: str
+    seq: int
+    flow: str
+    graph: str
+    state: str
+    output: bytes | None
+    error: bytes | None
+
+    @classmethod
+    def of(cls, row: RunRow) -> RunOutcome:
+        return cls(row.id, row.seq, row.flow, row.graph, row.state, row.output, row.error)
+
+
+class _Wait(asyncio.Event):
+    """Set when its run has ended, or may have."""
+
+    end: RunEnd | None = None
+    """How it ended, where this process led then: its row need not be read."""
 
 
 class RunWaiter:
@@ -77,19 +107,19 @@ class RunWaiter:
         self._engine = engine
         self._guard = guard
         self._clock = SystemClock()
-        self._waiters: dict[int, list[asyncio.Event]] = {}
+        self._waiters: dict[int, list[_Wait]] = {}
         self._unclaimed: deque[int] = deque(maxlen=MAX_UNCLAIMED)
         self._watcher: asyncio.Task[None] | None = None
         self._stirred_at = 0.0
         """When a wait last began, or its run ended, by the loop's clock."""
         self._came = asyncio.Event()
         if engine is not None:
-            engine.on_runs_ended(self._wake)
+            engine.on_runs_ended(self._end)
 
     async def until_ended(
         self, run_id: str, timeout_us: int | None, submission: RunSubmission | None = None
-    ) -> RunRow:
-        """The run's row once it has ended. Raises `WaitTimeout` when `timeout_us` passes first.
+    ) -> RunOutcome:
+        """The run once it has ended. Raises `WaitTimeout` when `timeout_us` passes first.
 
         `submission`: the caller submitted it.
         """
@@ -110,13 +140,15 @@ class RunWaiter:
                     row = await self._row_again(run_id)
                 while row is None or row.state not in TERMINAL_RUNS:
                     is_new = row is None and submission is not None and self._is_new(submission)
-                    await self._until_ended(run_id, seq, is_new=is_new)
+                    end = await self._until_ended(run_id, seq, is_new=is_new)
+                    if end is not None and submission is not None and submission.graph:
+                        return RunOutcome(run_id, seq, submission.flow, submission.graph, *end[1:4])
                     row = await self._row_again(run_id)
-                return row
+                return RunOutcome.of(row)
         except TimeoutError:
             row = await self._last_row(run_id, row, submission)
             if row is not None and row.state in TERMINAL_RUNS:
-                return row
+                return RunOutcome.of(row)
             state = RunState.QUEUED if row is None else row.state
             raise goes_on(run_id, state, timeout_us) from None
 
@@ -139,19 +171,19 @@ class RunWaiter:
         """Whether the run can hardly have ended by now."""
         return self._clock.monotonic() - submission.made_us < NEW_US
 
-    async def _until_ended(self, run_id: str, seq: int, *, is_new: bool) -> None:
-        """Returns when the run has ended, or all waiters were woken; the caller reads the row.
+    async def _until_ended(self, run_id: str, seq: int, *, is_new: bool) -> RunEnd | None:
+        """Returns when the run has ended, or all waiters were woken: how, or None, and the caller reads the row.
 
         Of a new one no state is read at first: that would take time from those who are about to start it.
         """
         # Register, then ask: see above.
-        woken = asyncio.Event()
+        woken = _Wait()
         self._guard.check()
         self._waiters.setdefault(seq, []).append(woken)
         self._watch()
         try:
             if is_new and seq in self._unclaimed:
-                return
+                return None
             if is_new:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(FIRST_READ_AFTER_SECONDS):
@@ -161,12 +193,13 @@ class RunWaiter:
             ):
                 await woken.wait()
             self._guard.check()
+            return woken.end
         finally:
             self._forget(seq, woken)
 
     async def until_any(self, runs: Sequence[int], timeout_us: int) -> dict[int, str]:
         """Those of these runs that have ended, and how ("": it is gone); none when `timeout_us` has passed."""
-        woken = asyncio.Event()
+        woken = _Wait()
         self._guard.check()
         for run in runs:
             self._waiters.setdefault(run, []).append(woken)
@@ -213,6 +246,13 @@ class RunWaiter:
         found = {run: states.get(run) or "" for run in runs}
         return {run: state for run, state in found.items() if not state or state in TERMINAL_RUNS}
 
+    def _end(self, ends: Iterable[RunEnd]) -> None:
+        """These runs have ended: the commit is written."""
+        for end in ends:
+            for woken in self._waiters.get(end.run, ()):
+                woken.end = end
+        self._wake(end.run for end in ends)
+
     def _wake(self, runs: Iterable[int]) -> None:
         """These runs have ended."""
         for run in runs:
@@ -229,7 +269,7 @@ class RunWaiter:
             for woken in waiters:
                 woken.set()
 
-    def _forget(self, run: int, woken: asyncio.Event) -> None:
+    def _forget(self, run: int, woken: _Wait) -> None:
         waiters = self._waiters[run]
         waiters.remove(woken)
         if not waiters:

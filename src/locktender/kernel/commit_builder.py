@@ -31,8 +31,6 @@ class Cycle(msgspec.Struct):
     """(task, token, reason) of local tasks to be stopped."""
     withdrawals: list[tuple[int, int, str]] = []
     """(task, token, to) of offers to take back; a worker may accept one meanwhile: the store decides."""
-    ended: list[int] = []
-    """Runs that have ended."""
     unfinished: bool = False
     """There is more to do at once: the budget was spent."""
     next_wake: int | None = None

@@ -431,7 +431,7 @@ class Scheduler:
         self._ended_queued.clear()
         self._reprioritised.clear()
         self.lifecycle.budget.renew()
-        stops, withdrawals, ended = builder.stops, builder.withdrawals, builder.ended_runs
+        stops, withdrawals = builder.stops, builder.withdrawals
         wakes = [queue.next_wake(), self.ledger.run_queue.next_wake(), self.ledger.wait_book.due]
         wakes += [self.lifecycle.timers.next(), self.held.timers.next()]
         wakes.append(self._slices.next_wake())
@@ -441,7 +441,6 @@ class Scheduler:
             starts,
             stops,
             withdrawals,
-            ended,
             unfinished=bool(more),
             next_wake=min((at for at in wakes if at is not None), default=None),
             found_waiting=found,

@@ -17,7 +17,7 @@ from typing import Protocol
 from locktender.base.background import repeat_forever
 from locktender.base.changes import End
 from locktender.base.clock import SECOND, SystemClock
-from locktender.base.commits import Commit, RunEvents
+from locktender.base.commits import Commit, RunEnd, RunEvents
 from locktender.base.config import Settings
 from locktender.base.errors import LocktenderError
 from locktender.base.events import NOBODY, Change
@@ -116,10 +116,10 @@ class Election:
         """Terms in a row that failed, or ended to isolate a run."""
         self._unwritten: list[End] = []
         self._unstarted: list[tuple[int, int]] = []
-        self._on_runs_ended: list[Callable[[list[int]], None]] = []
+        self._on_runs_ended: list[Callable[[list[RunEnd]], None]] = []
 
-    def on_runs_ended(self, callback: Callable[[list[int]], None]) -> None:
-        """`callback` gets the runs that end while this process leads."""
+    def on_runs_ended(self, callback: Callable[[list[RunEnd]], None]) -> None:
+        """`callback` gets the runs that end while this process leads, when that is written."""
         self._on_runs_ended.append(callback)
 
     @property
@@ -247,6 +247,6 @@ class Election:
         if self._membership is not None:
             self._membership.led_by(leader)
 
-    def _publish_ended(self, runs: list[int]) -> None:
+    def _publish_ended(self, ends: list[RunEnd]) -> None:
         for callback in self._on_runs_ended:
-            callback(runs)
+            callback(ends)

@@ -17,6 +17,7 @@ from locktender.base import codec
 from locktender.base.background import BackgroundTasks, end_tasks, repeat_forever
 from locktender.base.changes import End
 from locktender.base.clock import SECOND, SystemClock
+from locktender.base.commits import RunEnd
 from locktender.base.config import Settings
 from locktender.base.errors import HistoryReplaced, NotLeader
 from locktender.base.ids import run_of
@@ -62,7 +63,7 @@ class Leader:
         owner: str,
         settings: Settings,
         own: OwnWorker | None,
-        on_runs_ended: Callable[[list[int]], None],
+        on_runs_ended: Callable[[list[RunEnd]], None],
         metrics: Metrics,
         overflow: ProvisionController | None = None,
     ) -> None:
@@ -342,8 +343,8 @@ class Leader:
         scheduler = self._scheduler
         if scheduler is None:
             return
-        if cycle.ended:
-            self._on_runs_ended(cycle.ended)
+        if cycle.commit.runs_ended:
+            self._on_runs_ended(cycle.commit.runs_ended)
         own = self._own
         if own is not None:
             if cycle.starts:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from locktender.base.clock import SECOND, Clock
 from locktender.base.errors import DataRefused, SchemaTooNew, StoreError
@@ -31,6 +31,7 @@ async def retry_while_away(
     verb: Callable[[], Awaitable[T]],
     what: str,
     may_retry: Callable[[StoreError], bool],
+    check: Callable[[], None] | None = None,
     *,
     first_pause_seconds: float = FIRST_PAUSE_SECONDS,
     longest_pause_seconds: float = LONGEST_PAUSE_SECONDS,
@@ -38,7 +39,7 @@ async def retry_while_away(
     """The verb's answer. Retries after a `StoreError` while `may_retry` allows it, with doubling pauses.
 
     `verb` means the same each time it is called; `what` names it in the log.
-    `may_retry` is asked before each pause and may raise an error of its own.
+    `may_retry` is asked before each pause and `check` is called after it; both may raise errors of their own.
     """
     pause = first_pause_seconds
     said, tries = "", 0
@@ -56,36 +57,43 @@ async def retry_while_away(
                 log.warning("%s failed, retrying: %s", what, error)
         await asyncio.sleep(pause)
         pause = min(2 * pause, longest_pause_seconds)
+        if check is not None:
+            check()
 
 
-async def repeated(
+def repeated(
     verb: Callable[[], Awaitable[T]],
     what: str,
     clock: Clock,
     check: Callable[[], None],
     away_seconds: float | None = None,
-) -> T:
+) -> Coroutine[Any, Any, T]:
     """`retry_while_away` for a client: gives up after `away_seconds` (`AWAY_SECONDS`).
 
     `check` raises when the client is closed.
     """
-    # Not rounded: the leader's commit is repeated for ever, with an infinite time.
-    retry_us = (AWAY_SECONDS if away_seconds is None else away_seconds) * SECOND
-    give_up_at: float | None = None
+    # Neither closures nor a coroutine of its own: every submission and every result comes this way.
+    seconds = AWAY_SECONDS if away_seconds is None else away_seconds
+    return retry_while_away(verb, what, _Patience(clock, check, seconds), check)
 
-    def may_retry(error: StoreError) -> bool:
-        nonlocal give_up_at
-        check()
+
+class _Patience:
+    """Whether a client retries: from its first failure on, for some time."""
+
+    __slots__ = ("_check", "_clock", "_give_up_at", "_seconds")
+
+    def __init__(self, clock: Clock, check: Callable[[], None], seconds: float) -> None:
+        self._clock = clock
+        self._check = check
+        self._seconds = seconds
+        self._give_up_at: float | None = None
+
+    def __call__(self, error: StoreError) -> bool:
+        self._check()
         if isinstance(error, DataRefused):
             return False
-        now = clock.monotonic()
-        if give_up_at is None:
-            give_up_at = now + retry_us
-        return now < give_up_at
-
-    async def checked() -> T:
-        if give_up_at is not None:
-            check()
-        return await verb()
-
-    return await retry_while_away(checked, what, may_retry)
+        now = self._clock.monotonic()
+        if self._give_up_at is None:
+            # Not rounded: the leader's commit is repeated for ever, with an infinite time.
+            self._give_up_at = now + self._seconds * SECOND
+        return now < self._give_up_at

@@ -33,7 +33,7 @@ T = TypeVar("T")
 class PostgresExamining(Examining):
     """A part of `PostgresStore`."""
 
-    async def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+    def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
     async def examine_runs(self, where: RunFilter, most: int) -> Examined[RunRow, int]:

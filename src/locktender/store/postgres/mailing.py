@@ -25,13 +25,13 @@ NUMBER = 2**62
 class PostgresMailing:
     """A part of `PostgresStore`."""
 
-    async def _write(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+    def _write(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
-    async def _read(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+    def _read(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
-    async def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+    def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
     async def send(self, event: SendEvent) -> EventSent:

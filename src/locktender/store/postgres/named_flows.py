@@ -61,13 +61,13 @@ class PostgresNaming:
         rows = await self._look(lambda tx: tx.all("schedule_changes", schedule, limit))
         return [ScheduleChange(*row) for row in rows]
 
-    async def _write(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+    def _write(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
-    async def _lead(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+    def _lead(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
-    async def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+    def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
 

@@ -22,10 +22,10 @@ T = TypeVar("T")
 class PostgresOutbox(Outbox):
     """A part of `PostgresStore`."""
 
-    async def _write(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+    def _write(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
-    async def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+    def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
     async def outbox(self, limit: int) -> list[OutboxEntry]:

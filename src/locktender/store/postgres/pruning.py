@@ -124,10 +124,10 @@ async def _discard(tx: PostgresSession, discard: Discard) -> Discarded:
 class PostgresUpkeep:
     """The verbs of `Upkeep` that need no term."""
 
-    async def _write(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+    def _write(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
-    async def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+    def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
     async def prune(self, prune: Prune) -> Pruned:

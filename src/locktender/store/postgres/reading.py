@@ -45,10 +45,10 @@ T = TypeVar("T")
 class PostgresReading:
     """A part of `PostgresStore`."""
 
-    async def _read(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+    def _read(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
-    async def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+    def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
     async def run(self, run_id: str) -> RunRow | None:

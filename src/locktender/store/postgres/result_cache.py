@@ -19,10 +19,10 @@ T = TypeVar("T")
 class PostgresResultCache:
     """A part of `PostgresStore`."""
 
-    async def _read(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+    def _read(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
-    async def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+    def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
     async def find_cached(self, keys: Sequence[str]) -> list[CachedResult]:

@@ -195,17 +195,17 @@ class PostgresStore(
         check_process(self._state.pid)
         return self._state
 
-    async def _lead(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
-        return await self._opened.lead.call(verb)
+    def _lead(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
+        return self._opened.lead.call(verb)
 
-    async def _write(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
-        return await self._opened.write.call(verb)
+    def _write(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
+        return self._opened.write.call(verb)
 
-    async def _read(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
-        return await self._opened.work.call(verb, read=True)
+    def _read(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
+        return self._opened.work.call(verb, read=True)
 
-    async def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
-        return await self._opened.look.call(verb, read=True)
+    def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
+        return self._opened.look.call(verb, read=True)
 
     # -- clients
 

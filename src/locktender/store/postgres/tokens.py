@@ -24,10 +24,10 @@ T = TypeVar("T")
 class PostgresTokens(TokenKeeping):
     """A part of `PostgresStore`."""
 
-    async def _write(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+    def _write(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
-    async def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+    def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
     async def add_token(self, token: AddToken) -> bool:

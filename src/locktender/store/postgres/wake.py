@@ -20,10 +20,10 @@ T = TypeVar("T")
 class PostgresWaiting(Waiting):
     """A part of `PostgresStore`."""
 
-    async def _lead(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+    def _lead(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
-    async def _read(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+    def _read(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
     async def wake(self, wake: Wake) -> Woken:

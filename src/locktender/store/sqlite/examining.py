@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import msgspec
@@ -33,7 +33,7 @@ T = TypeVar("T")
 class SqliteExamining(Examining):
     """A part of `SqliteStore`."""
 
-    async def _look(self, verb: Callable[[SqliteSession], T]) -> T:
+    def _look(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         raise NotImplementedError
 
     async def examine_runs(self, where: RunFilter, most: int) -> Examined[RunRow, int]:

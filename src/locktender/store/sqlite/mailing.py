@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from locktender.base.commits import Commit
@@ -19,13 +19,13 @@ T = TypeVar("T")
 class SqliteMailing:
     """A part of `SqliteStore`."""
 
-    async def _write(self, verb: Callable[[SqliteSession], T]) -> T:
+    def _write(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         raise NotImplementedError
 
-    async def _read(self, verb: Callable[[SqliteSession], T]) -> T:
+    def _read(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         raise NotImplementedError
 
-    async def _look(self, verb: Callable[[SqliteSession], T]) -> T:
+    def _look(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         raise NotImplementedError
 
     async def send(self, event: SendEvent) -> EventSent:

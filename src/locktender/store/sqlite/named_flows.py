@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from locktender.base.announced import AnnouncedFlow
@@ -71,10 +71,10 @@ class SqliteNaming:
         rows = await self._look(lambda tx: tx.all("schedule_changes", schedule, limit))
         return [ScheduleChange(*row) for row in rows]
 
-    async def _write(self, verb: Callable[[SqliteSession], T]) -> T:
+    def _write(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         raise NotImplementedError
 
-    async def _look(self, verb: Callable[[SqliteSession], T]) -> T:
+    def _look(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         raise NotImplementedError
 
 

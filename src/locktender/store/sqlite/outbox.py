@@ -6,7 +6,7 @@ under the leader's term. So no entry becomes two runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from locktender.store.outbox import answered
@@ -21,10 +21,10 @@ T = TypeVar("T")
 class SqliteOutbox(Outbox):
     """A part of `SqliteStore`."""
 
-    async def _write(self, verb: Callable[[SqliteSession], T]) -> T:
+    def _write(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         raise NotImplementedError
 
-    async def _look(self, verb: Callable[[SqliteSession], T]) -> T:
+    def _look(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         raise NotImplementedError
 
     async def outbox(self, limit: int) -> list[OutboxEntry]:

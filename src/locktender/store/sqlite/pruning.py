@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from heapq import nsmallest
 from typing import TypeVar
 
@@ -118,10 +118,10 @@ class SqliteUpkeep:
 
     _blobs: Blobs
 
-    async def _write(self, verb: Callable[[SqliteSession], T]) -> T:
+    def _write(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         raise NotImplementedError
 
-    async def _look(self, verb: Callable[[SqliteSession], T]) -> T:
+    def _look(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         raise NotImplementedError
 
     async def bound_cache(self, bound: BoundCache) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from locktender.base.changes import CachedResult
@@ -16,10 +16,10 @@ T = TypeVar("T")
 class SqliteResultCache:
     """A part of `SqliteStore`."""
 
-    async def _read(self, verb: Callable[[SqliteSession], T]) -> T:
+    def _read(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         raise NotImplementedError
 
-    async def _look(self, verb: Callable[[SqliteSession], T]) -> T:
+    def _look(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         raise NotImplementedError
 
     async def find_cached(self, keys: Sequence[str]) -> list[CachedResult]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -197,14 +197,14 @@ class SqliteStore(
         check_process(self._state.pid)
         return self._state
 
-    async def _write(self, verb: Callable[[SqliteSession], T]) -> T:
-        return await self._opened.writer.call(verb)
+    def _write(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
+        return self._opened.writer.call(verb)
 
-    async def _read(self, verb: Callable[[SqliteSession], T]) -> T:
-        return await self._opened.work.call(verb)
+    def _read(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
+        return self._opened.work.call(verb)
 
-    async def _look(self, verb: Callable[[SqliteSession], T]) -> T:
-        return await self._opened.look.call(verb)
+    def _look(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
+        return self._opened.look.call(verb)
 
     async def identity(self) -> str:
         """Of `blobs_elsewhere.RowStore`."""

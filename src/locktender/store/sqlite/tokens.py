@@ -5,7 +5,7 @@ A row has the hash of a secret, never the secret: who reads the table can ask th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from locktender.base.tokens import TokenRow, write_rights
@@ -24,10 +24,10 @@ T = TypeVar("T")
 class SqliteTokens(TokenKeeping):
     """A part of `SqliteStore`."""
 
-    async def _write(self, verb: Callable[[SqliteSession], T]) -> T:
+    def _write(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         raise NotImplementedError
 
-    async def _look(self, verb: Callable[[SqliteSession], T]) -> T:
+    def _look(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         raise NotImplementedError
 
     async def add_token(self, token: AddToken) -> bool:

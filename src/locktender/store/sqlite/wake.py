@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from locktender.base.changes import TaskRow
@@ -19,10 +19,10 @@ T = TypeVar("T")
 class SqliteWaiting(Waiting):
     """A part of `SqliteStore`."""
 
-    async def _write(self, verb: Callable[[SqliteSession], T]) -> T:
+    def _write(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         raise NotImplementedError
 
-    async def _read(self, verb: Callable[[SqliteSession], T]) -> T:
+    def _read(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         raise NotImplementedError
 
     async def wake(self, wake: Wake) -> Woken:
