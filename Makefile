@@ -40,10 +40,13 @@ test: $(STAMP) $(BROWSER)
 	$(BIN)/python -m compileall -q src
 	$(BIN)/pytest -n 3 --dist worksteal
 
-# The inner loop: kernel, flows, store and the basics of the command line, in about a minute.
-CLI_BASICS := $(addprefix tests/cli/test_,no_store.py run.py run_views.py start.py workers.py)
+# The inner loop: kernel, flows, store and the basics of the command line, in about a minute. What takes
+# seconds for a test (statistics, clients that are stopped, other stores of values) is left to make test.
+CLI_BASICS := $(addprefix tests/cli/test_,no_store.py run.py run_views.py workers.py)
+NOT_FAST := $(addprefix --ignore=tests/,kernel/test_simulated_spread.py store/test_blob_url.py \
+	store/test_postgres_failures.py store/test_postgres_frozen_clients.py store/test_sqlite_processes.py)
 test-fast: $(STAMP)
-	$(BIN)/pytest -q -n 3 --dist worksteal tests/kernel tests/store $(CLI_BASICS)
+	$(BIN)/pytest -q -n 3 --dist worksteal $(NOT_FAST) tests/kernel tests/store $(CLI_BASICS)
 
 # Everything, with what only Linux has removed (tests/support/without_linux). Tests of that are skipped.
 test-portable: $(STAMP)

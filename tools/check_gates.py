@@ -1,6 +1,7 @@
 """Refuses a kind of gate that lacks types, text, opening, checker rule or scenario. Part of `make check`.
 
-A gate in `kernel/gates/` whose kind is listed nowhere is refused, too.
+A gate in `kernel/gates/` whose kind is listed nowhere is refused, too, and one with a row for its state that does
+not write and read that row.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from locktender.kernel import gates
 from locktender.kernel.explain import TASK_TEXTS
 from locktender.kernel.explain_runs import RUN_TEXTS
 from locktender.kernel.gates import KINDS
-from locktender.kernel.gates.protocol import Gate
+from locktender.kernel.gates.protocol import Gate, SlotGate
 from locktender.kernel.openings import TASK_OPENINGS
 from locktender.observe.checker.audit import GATE_RULES, RULES
 from locktender.observe.checker.waiting import TASK_GATES
@@ -54,6 +55,18 @@ def unlisted() -> list[str]:
     ]
 
 
+def unstored() -> list[str]:
+    """One sentence for each kind whose gate stores its state, or does not, otherwise than KINDS says."""
+    return [
+        f"gate kind {kind!r} has {'a' if of.state else 'no'} row for its state (kernel/gates KINDS), and"
+        f" {of.gate.__name__} {'does not override' if of.state else 'overrides'} {verb}()."
+        for kind, of in KINDS.items()
+        for verb in ("dump", "restore")
+        if (of.state is not None)
+        != (getattr(of.gate, verb, None) not in (None, getattr(SlotGate, verb)))
+    ]
+
+
 def missing() -> list[str]:
     """One sentence for each kind that lacks something."""
     kinds = sorted(set().union(*TABLES.values()))
@@ -84,6 +97,6 @@ def missing() -> list[str]:
 
 
 if __name__ == "__main__":
-    problems = unlisted() + missing()
+    problems = unlisted() + unstored() + missing()
     sys.stderr.writelines(f"{problem}\n" for problem in problems)
     sys.exit(1 if problems else 0)

@@ -40,7 +40,7 @@ async def test_the_newest_lines_are_shown_with_how_many_there_are(
     store_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setattr(run_page, "LINES_SHOWN", 7)
-    monkeypatch.setattr(run_logs, "FEW_ATTEMPTS", 2)
+    monkeypatch.setattr(run_logs, "ATTEMPTS_PER_READ", 2)
     async with (
         process(store_url, lead=True, work=True) as (core, _),
         served(core, api=True) as port,

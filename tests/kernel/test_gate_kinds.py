@@ -27,6 +27,24 @@ def test_every_kind_is_complete():
     assert run_check().returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        (
+            "KINDS['rate'] = KINDS['rate']._replace(gate=KINDS['pool'].gate)",
+            "gate kind 'rate' has a row for its state (kernel/gates KINDS), and PoolGate does not override dump().",
+        ),
+        (
+            "KINDS['rate'] = KINDS['rate']._replace(state=None)",
+            "gate kind 'rate' has no row for its state (kernel/gates KINDS), and RateGate overrides restore().",
+        ),
+    ],
+)
+def test_a_kind_that_does_not_store_its_state_is_refused(before: str, said: str):
+    done = run_check(f"from locktender.kernel.gates import KINDS; {before}")
+    assert (done.returncode, said in done.stderr) == (1, True)
+
+
 def test_a_kind_that_lacks_its_parts_is_refused():
     done = run_check("from locktender.kernel.gates import KINDS; KINDS['budget'] = KINDS['pool']")
     assert done.returncode == 1

@@ -60,7 +60,7 @@ async def test_what_a_command_reads_needs_no_question_for_types(postgres_url: st
     async def rows_of_rows(tx: PostgresSession) -> None:
         await tx.fetch("SELECT ARRAY(SELECT ROW(1))")
 
-    look = store._look  # pyright: ignore[reportPrivateUsage]
+    look = store._query  # pyright: ignore[reportPrivateUsage]
     await look(follow)
     await store.runs(RunFilter(limit=10))
     await explain_run(store, run.id)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import locktender.store as stores
-from locktender.store.sql import FEW_ROWS, MAX_ROWS, Statements, chunks, parse, read
+from locktender.store.sql import MAX_ROWS_LEFT, MAX_ROWS, Statements, chunks, parse, read
 from locktender.store.sqlite.opening import MIGRATIONS, split
 from locktender.store.sqlite.session import SQL
 
@@ -73,8 +73,8 @@ def test_chunks_are_few_and_of_few_sizes(count: int) -> None:
     pieces = list(chunks(list(range(count))))
     assert [n for piece in pieces for n in piece] == list(range(count))
     sizes = [len(piece) for piece in pieces]
-    assert all(size <= FEW_ROWS or size & (size - 1) == 0 for size in sizes)
-    assert sum(size < FEW_ROWS for size in sizes) <= 1
+    assert all(size <= MAX_ROWS_LEFT or size & (size - 1) == 0 for size in sizes)
+    assert sum(size < MAX_ROWS_LEFT for size in sizes) <= 1
     assert len(pieces) <= count // MAX_ROWS + 5
 
 

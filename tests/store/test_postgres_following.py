@@ -188,7 +188,7 @@ async def test_a_long_foreign_transaction_makes_no_reading_longer(
         [(text, params)] = asked
         assert params[0] == [xid << 20]
         assert params[1] > (xid + 1) << 20
-        plan = await store._look(lambda tx: fetch(tx, f"EXPLAIN (ANALYZE) {text}", *params))
+        plan = await store._query(lambda tx: fetch(tx, f"EXPLAIN (ANALYZE) {text}", *params))
         scans = [row[0] for row in plan if " on event " in row[0] or " on event_1 " in row[0]]
         scans = [scan for scan in scans if "Heap" in scan or "Bitmap" not in scan]
         assert len(scans) == 2

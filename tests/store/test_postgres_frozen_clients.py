@@ -156,14 +156,14 @@ async def test_a_copy_that_only_takes_long_is_left_alone(
             await asyncio.sleep(0.05)
         for _ in range(5):
             before = await conn.fetchval(COPIED)
-            await store._look(stuck.end_stuck)
+            await store._query(stuck.end_stuck)
             await rows.put(EVENT)
             while await conn.fetchval(COPIED) == before:
                 await asyncio.sleep(0.005)
         assert not task.done()
         # and one that comes no further is ended at the second look
-        await store._look(stuck.end_stuck)
-        await store._look(stuck.end_stuck)
+        await store._query(stuck.end_stuck)
+        await store._query(stuck.end_stuck)
         while await conn.fetch(INSIDE):
             await asyncio.sleep(0.01)
 

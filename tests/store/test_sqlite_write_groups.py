@@ -68,13 +68,13 @@ async def test_a_verb_that_fails_half_way_is_undone_alone(store: SqliteStore) ->
     assert results[0] == "before"
     assert isinstance(results[1], Refused)
     assert results[2] == "after"
-    assert await store._look(_lanes) == {"before", "after"}
+    assert await store._query(_lanes) == {"before", "after"}
 
 
 async def test_a_verb_alone_that_fails_half_way_is_undone(store: SqliteStore) -> None:
     with pytest.raises(Refused):
         await store._write(_write_and_fail)
-    assert await store._look(_lanes) == set()
+    assert await store._query(_lanes) == set()
 
 
 async def test_a_group_is_one_commit(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ async def test_a_group_is_one_commit(store: SqliteStore, monkeypatch: pytest.Mon
     monkeypatch.setattr(store._opened.writer, "_committed", lambda: commits.append(None))
     names = [str(n) for n in range(50)]
     await _held_up(store, *(partial(_write, name=name) for name in names))
-    assert await store._look(_lanes) == set(names)
+    assert await store._query(_lanes) == set(names)
     assert len(commits) == 1
 
 

@@ -122,7 +122,7 @@ async def _scope(
                 at = instant_text(since, "since")
             except InvalidInput:
                 raise InvalidInput(
-                    "since must be a duration, or a moment with a time zone.",
+                    "--since must be a duration, or a moment with a time zone.",
                     field="since",
                     got=since,
                     hint="e.g. --since 1h, or --since 2031-05-01T09:00+02:00",

@@ -246,7 +246,7 @@ def prune(
         age = microseconds(duration(older_than), "older-than", minimum=0)
     if age is None:
         raise InvalidInput(
-            "older-than is not set.",
+            "--older-than is not given.",
             field="older-than",
             hint="e.g. --older-than 30d, or the setting retention.",
         )

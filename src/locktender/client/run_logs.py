@@ -30,9 +30,9 @@ MAX_LIMIT = 100_000
 FOLLOW_SECONDS = 0.5
 MAX_COUNTED = 2_000
 """Attempts whose lines are counted for a page: it may ask each second."""
-FEW_ATTEMPTS = 20
+ATTEMPTS_PER_READ = 20
 """Read at once for a few hundred lines: an attempt has up to 1,000."""
-MANY_ATTEMPTS = 200
+ATTEMPTS_PER_LONG_READ = 200
 _at = attrgetter("at")
 
 
@@ -66,7 +66,7 @@ async def logs(core: Core, run_id: str, task: int | None, limit: int) -> list[Lo
     if row.state in OUTBOX_RUNS:
         return []
     nodes = await nodes_of(core.store, row.graph)
-    where = NewestLogs(row.seq, task, limit=FEW_ATTEMPTS if most <= MAX_LINES else MANY_ATTEMPTS)
+    where = NewestLogs(row.seq, task, limit=ATTEMPTS_PER_READ if most <= MAX_LINES else ATTEMPTS_PER_LONG_READ)
     lines: list[LogInfo] = []
     while page := await core.store.newest_logs(where):
         for each in reversed(page):

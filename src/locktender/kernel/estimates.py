@@ -21,11 +21,11 @@ LAST: Final = 400
 """Durations that are kept of each step."""
 MAX_STEPS: Final = 2_000
 PLAYS: Final = 120
-FEW_PLAYS: Final = 24
+MIN_PLAYS: Final = 24
 MAX_DRAWN: Final = 14_400
 """Durations that are drawn for one `why`: the more gates, and the longer a line, the less often it is played.
 
-A line that could be played less than `FEW_PLAYS` times is reckoned.
+A line that could be played less than `MIN_PLAYS` times is reckoned.
 """
 _NORMAL: Final = tuple(
     (((byte + 0.5) / 256) ** 0.135 - ((255.5 - byte) / 256) ** 0.135) / 0.1975
@@ -124,7 +124,7 @@ def estimate(
     turns = sum(line.waiters for line in lines)
     kinds = _kinds(holding, lines)
     plays = min(PLAYS, draws // (turns + len(holding)))
-    if plays >= FEW_PLAYS:
+    if plays >= MIN_PLAYS:
         if shared is not None and len(kinds) == 1:
             waits = shared.waits(holding, kinds, turns, plays)
         else:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from locktender.base.durations import spoken
 from locktender.base.text import nth
 from locktender.kernel.entries import TaskEntry
-from locktender.kernel.estimates import FEW_PLAYS, Estimate, Holding, Line, estimate, wait_for
+from locktender.kernel.estimates import MIN_PLAYS, Estimate, Holding, Line, estimate, wait_for
 from locktender.kernel.gates.protocol import Gate, Lane
 from locktender.kernel.gates.worker import WorkerGate
 from locktender.kernel.ledger import Ledger
@@ -104,7 +104,7 @@ def _before(
         step = lane.worker_gate
         kind = holds[step.requirement.step] if isinstance(step, WorkerGate) else ()
         kinds.append((needs / each, kind or own))
-    if len(found) < 2 or sum(count for _, count in found) * FEW_PLAYS > draws:
+    if len(found) < 2 or sum(count for _, count in found) * MIN_PLAYS > draws:
         order = [(number, count) for number, (_, count) in enumerate(found)]
     else:
         waiters = sorted(

@@ -41,7 +41,7 @@ MIN_RUNS_PER_SLICE, MAX_RUNS_PER_SLICE = 10, 1_000
 SHORT_SLICE_US, LONG_SLICE_US = 10_000, 50_000
 """A slice that took less grows, one that took more shrinks: on SQLite no other process can write meanwhile."""
 MAX_SLICES_LOOKED_AT = 20
-MANY_ROWS = 1_000
+OLD_ROWS_WORTH_A_CHECK = 1_000
 """Of no run: so many old ones are worth a check."""
 CHECK_TIMEOUT_SECONDS = 1_800.0
 UNCHECKED = 2**62
@@ -169,8 +169,8 @@ class Retention:
             after = done.after
             if not after:
                 break
-        rows = await self._store.events(EventFilter(run=NOBODY, limit=MANY_ROWS))
-        return len(rows) == MANY_ROWS and rows[-1].at < before
+        rows = await self._store.events(EventFilter(run=NOBODY, limit=OLD_ROWS_WORTH_A_CHECK))
+        return len(rows) == OLD_ROWS_WORTH_A_CHECK and rows[-1].at < before
 
 
 class _InAChild:

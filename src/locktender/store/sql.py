@@ -27,7 +27,7 @@ import msgspec
 T = TypeVar("T")
 
 MAX_ROWS = 256
-FEW_ROWS = 16
+MAX_ROWS_LEFT = 16
 """Up to so many are written in one step."""
 
 _NAME = "\n-- name: "
@@ -95,7 +95,7 @@ def chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
     """`rows` in pieces of 256, then of falling powers of two, and the last few together."""
     start, left, size = 0, len(rows), MAX_ROWS
     while left:
-        if left <= FEW_ROWS:
+        if left <= MAX_ROWS_LEFT:
             yield rows[start:] if start else rows
             return
         while size > left:

@@ -21,7 +21,7 @@ from locktender.base.changes import Bucket
 from locktender.base.limits import PoolRule
 
 UNBOUNDED: Final = 1 << 62
-FEW_WAITERS: Final = 8
+MAX_COUNTED_AT_ONCE: Final = 8
 """Of a lane: to count so few takes less than to look up whether they were counted."""
 MAX_COUNTED_SINGLY: Final = 200
 Key = tuple[int, int, int, int]
@@ -273,7 +273,7 @@ class Lane(Generic[W]):
     def before(self, rank: tuple[int, int], number: int) -> int:
         """How many of its waiters stand before this rank and id."""
         place: tuple[Any, ...] = rank, number
-        if len(self.entries) == len(self.live) <= FEW_WAITERS:
+        if len(self.entries) == len(self.live) <= MAX_COUNTED_AT_ONCE:
             return sum(map(place.__gt__, self.entries))
         changes = (self._added, len(self.live))
         if self._counted_at != changes:

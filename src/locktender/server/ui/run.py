@@ -53,7 +53,7 @@ KINDS = {kind: family for family, (_, kinds) in FAMILIES.items() for kind in kin
 TASKS_SHOWN = 50
 LINES_SHOWN = 500
 EVENTS_SHOWN = 200
-MANY_TASKS = 20_000
+MAX_TASKS_DRAWN = 20_000
 """Beyond it what reads every event of a run is not shown on a page."""
 LINE_CHARS = 76
 SHOWN_CHARS = 6_000
@@ -136,10 +136,10 @@ async def show_run(view: View) -> Response:
         values["returned"] = shown_value(found.output, f"/runs/{run.id}/result.json")
     elif tab == "logs":
         values["tail"] = await tail(view.core, run.id, None, LINES_SHOWN)
-    elif tab == "time" and sum(tasks.counts.values()) <= MANY_TASKS:
+    elif tab == "time" and sum(tasks.counts.values()) <= MAX_TASKS_DRAWN:
         known = info.state != RunState.SUBMITTED
         values["blame"] = view.hide_blame(await run.blame()) if known else None
-    elif tab == "slots" and sum(tasks.counts.values()) <= MANY_TASKS:
+    elif tab == "slots" and sum(tasks.counts.values()) <= MAX_TASKS_DRAWN:
         events = [each for each in await run.events() if each.slot or each.subject != "task"]
         values["events"] = [slot_line(each) for each in events[-EVENTS_SHOWN:]]
         values["more_events"] = len(events) - EVENTS_SHOWN
@@ -161,7 +161,7 @@ async def show_run(view: View) -> Response:
         "ended": ended,
         "may_retry": ended or info.state == RunState.HELD,
         "done": _done(tasks),
-        "many": sum(tasks.counts.values()) > MANY_TASKS,
+        "many": sum(tasks.counts.values()) > MAX_TASKS_DRAWN,
     }
     answer = await view.page("run.html", status=200, **values)
     if tab == "" and not view.fragment:

@@ -84,7 +84,7 @@ async def submit_all(
     elif (quick := await submit_quickly(tx, submits, clock)) is not None:
         return [*quick]
     elif not (large or bounded):
-        admission, answers, lanes = await _look(tx, submits)
+        admission, answers, lanes = await _judge(tx, submits)
         clock.sync(admission.now)
         if not admission.new:
             return answers
@@ -96,7 +96,7 @@ async def submit_all(
             if (quick := await submit_in_line(tx, submits, clock)) is not None:
                 return [*quick]
     async with tx.transaction("begin_alone"):
-        admission, answers, lanes = await _look(tx, submits)
+        admission, answers, lanes = await _judge(tx, submits)
         clock.sync(admission.now)
         if admission.new:
             await _write(tx, admission, submits, lanes)
@@ -105,7 +105,7 @@ async def submit_all(
 
 async def submit_within(tx: PostgresSession, submits: Sequence[Submit]) -> list[list[Submitted]]:
     """As `submit_all`, in a transaction that was begun alone."""
-    admission, answers, lanes = await _look(tx, submits)
+    admission, answers, lanes = await _judge(tx, submits)
     for answer in answers:
         if isinstance(answer, Exception):
             raise answer
@@ -114,7 +114,7 @@ async def submit_within(tx: PostgresSession, submits: Sequence[Submit]) -> list[
     return [answer for answer in answers if not isinstance(answer, Exception)]
 
 
-async def _look(
+async def _judge(
     tx: PostgresSession, submits: Sequence[Submit]
 ) -> tuple[Admission, list[Answer], dict[str, int]]:
     """The admission with its answers, and the known lanes."""

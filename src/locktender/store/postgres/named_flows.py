@@ -32,7 +32,7 @@ class PostgresNaming:
         await self._write(lambda tx: _announce(tx, flows))
 
     async def flows(self, names: Sequence[str] | None = None) -> list[AnnouncedFlow]:
-        return await self._look(lambda tx: _flows(tx, names))
+        return await self._query(lambda tx: _flows(tx, names))
 
     async def forget_flow(self, name: str) -> bool:
         return await self._write(lambda tx: _forget(tx, name))
@@ -41,10 +41,10 @@ class PostgresNaming:
         return await self._write(lambda tx: _set(tx, change))
 
     async def schedules(self, names: Sequence[str] | None = None) -> list[ScheduleRow]:
-        return await self._look(lambda tx: _schedules(tx, names))
+        return await self._query(lambda tx: _schedules(tx, names))
 
     async def schedules_due(self, limit: int) -> list[ScheduleRow]:
-        rows = await self._look(lambda tx: tx.all("schedule_due", limit))
+        rows = await self._query(lambda tx: tx.all("schedule_due", limit))
         return [schedule_row(row) for row in rows]
 
     async def tick(self, term: int, moves: Sequence[TickMove], *, patient: bool = False) -> bool:
@@ -54,11 +54,11 @@ class PostgresNaming:
         await self._lead(lambda tx: _put_off(tx, term, schedules, until))
 
     async def ticks(self, schedules: Sequence[str], limit: int) -> dict[str, list[TickRow]]:
-        rows = await self._look(lambda tx: tx.all("schedule_ticks", list(schedules), limit))
+        rows = await self._query(lambda tx: tx.all("schedule_ticks", list(schedules), limit))
         return ticks_by_schedule(rows)
 
     async def schedule_history(self, schedule: str, limit: int) -> list[ScheduleChange]:
-        rows = await self._look(lambda tx: tx.all("schedule_changes", schedule, limit))
+        rows = await self._query(lambda tx: tx.all("schedule_changes", schedule, limit))
         return [ScheduleChange(*row) for row in rows]
 
     def _write(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
@@ -67,7 +67,7 @@ class PostgresNaming:
     def _lead(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
-    def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
+    def _query(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
 

@@ -56,7 +56,7 @@ class PostgresConnections:
         self.work: Connection = make()
         self.lead: Connection = self.work if shared else make()
         self.write: Connection = self.work if shared else make()
-        self.look: Connection = self.work if shared else make()
+        self.query: Connection = self.work if shared else make()
         self._clock = clock
         self.listener: Listener = listener
         self.pid: int = os.getpid()
@@ -70,7 +70,7 @@ class PostgresConnections:
 
     async def stop(self) -> None:
         await self.listener.stop()
-        each = {self.lead, self.write, self.work, self.look}
+        each = {self.lead, self.write, self.work, self.query}
         await asyncio.gather(*(connection.close() for connection in each))
 
 

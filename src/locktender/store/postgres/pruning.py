@@ -127,7 +127,7 @@ class PostgresUpkeep:
     def _write(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
-    def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
+    def _query(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
     async def prune(self, prune: Prune) -> Pruned:
@@ -140,10 +140,10 @@ class PostgresUpkeep:
         return await self._write(lambda tx: _remark(tx, change))
 
     async def audit_state(self) -> AuditState | None:
-        return await self._look(_audit_state)
+        return await self._query(_audit_state)
 
     async def event_readers(self) -> list[EventReader]:
-        return await self._look(_event_readers)
+        return await self._query(_event_readers)
 
     async def keep_event_reader(self, reader: EventReader) -> None:
         await self._write(lambda tx: tx.run("event_reader_put", *reader))
@@ -158,10 +158,10 @@ class PostgresUpkeep:
         await self._write(lambda tx: tx.run("audit_state_put", *msgspec.structs.astuple(state)))
 
     async def references(self, after: int, limit: int) -> References:
-        return await self._look(lambda tx: _references(tx, after, limit))
+        return await self._query(lambda tx: _references(tx, after, limit))
 
     async def stored_content(self, put_before: int, after: str, limit: int) -> StoredContent:
-        return await self._look(lambda tx: _stored_content(tx, put_before, after, limit))
+        return await self._query(lambda tx: _stored_content(tx, put_before, after, limit))
 
     async def discard(self, discard: Discard) -> Discarded:
         return await self._write(lambda tx: _discard(tx, discard))

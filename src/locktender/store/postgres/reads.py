@@ -59,7 +59,7 @@ from locktender.store.queue_line import MAX_GROUPS, QueueCounts, in_line, taking
 MAX_REQUESTS = 10_000
 ENDED_LATELY = 500
 """Runs of each end among which those of one flow are looked for."""
-FEW_QUEUED = 8
+JUST_QUEUED_LISTED = 8
 LONG_LOCK_US = SECOND
 LONG_HISTORY_US = 2 * SECOND
 LONG_SNAPSHOT_US = 60 * SECOND
@@ -109,7 +109,7 @@ async def gather_changes(
         ("workers_version", ()),
         ("request_list", (MAX_REQUESTS,)),
         ("now", ()),
-        ("runs_just_queued", (FEW_QUEUED,)),
+        ("runs_just_queued", (JUST_QUEUED_LISTED,)),
         shared=("events_after", params_of(position, gather.actor, None, gather.limit)),
     )
     position.check(tx, server, snapshot)

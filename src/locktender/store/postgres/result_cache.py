@@ -22,7 +22,7 @@ class PostgresResultCache:
     def _read(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
-    def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
+    def _query(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
     async def find_cached(self, keys: Sequence[str]) -> list[CachedResult]:
@@ -36,14 +36,14 @@ class PostgresResultCache:
             [now] = await tx.row("now")
             return await tx.all("cached_list", step, flow, now, limit)
 
-        return cached_results(await self._look(verb))
+        return cached_results(await self._query(verb))
 
     async def cached_result(self, key: str) -> list[CachedResult]:
         async def verb(tx: PostgresSession) -> list[Row]:
             [now] = await tx.row("now")
             return await tx.all("cached_get", key, now)
 
-        return cached_results(await self._look(verb))
+        return cached_results(await self._query(verb))
 
 
 def cache_parts(commit: Commit) -> list[tuple[str, list[Any]]]:

@@ -204,8 +204,8 @@ class PostgresStore(
     def _read(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         return self._opened.work.call(verb, read=True)
 
-    def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
-        return self._opened.look.call(verb, read=True)
+    def _query(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
+        return self._opened.query.call(verb, read=True)
 
     # -- clients
 
@@ -241,7 +241,7 @@ class PostgresStore(
         """At most once a second, on a connection on which nothing ever waits for a lock."""
         if (now := self._boot.monotonic()) - self._cleared_at >= CLEAR_EVERY_US:
             self._cleared_at = now
-            await self._look(postgres.stuck.end_stuck)
+            await self._query(postgres.stuck.end_stuck)
 
     async def resign(self, owner: str, term: int) -> None:
         await self._lead(lambda tx: tx.run("leader_resign", owner, term))
@@ -336,17 +336,17 @@ class PostgresStore(
 
     async def put_blob(self, data: bytes) -> str:
         # Content has one name: writing it twice is writing it once.
-        return await self._look(lambda tx: reads.put_blob(tx, data))
+        return await self._query(lambda tx: reads.put_blob(tx, data))
 
     async def get_blob(self, digest: str) -> bytes:
-        return await self._look(lambda tx: reads.get_blob(tx, digest))
+        return await self._query(lambda tx: reads.get_blob(tx, digest))
 
     async def graph(self, digest: str) -> bytes:
         return await self._read(lambda tx: reads.graph(tx, digest))
 
     async def identity(self) -> str:
         """Of `blobs_elsewhere.RowStore`."""
-        row = await self._look(lambda tx: tx.one("store_identity"))
+        row = await self._query(lambda tx: tx.one("store_identity"))
         return str(row[0]) if row else ""
 
     # -- reads: the others are in reading.py
@@ -366,7 +366,7 @@ class PostgresStore(
         await self._write(lambda tx: postgres.leader_verbs.forget(tx, names))
 
     async def provisioned(self) -> ProvisionState:
-        return await self._look(postgres.leader_verbs.provisioned)
+        return await self._query(postgres.leader_verbs.provisioned)
 
     # -- waking
 

@@ -27,14 +27,14 @@ class PostgresTokens(TokenKeeping):
     def _write(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
-    def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
+    def _query(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> Awaitable[T]:
         raise NotImplementedError
 
     async def add_token(self, token: AddToken) -> bool:
         return await self._write(lambda tx: _add(tx, token))
 
     async def tokens(self, ids: Sequence[str] | None = None) -> list[TokenRow]:
-        return await self._look(lambda tx: _tokens(tx, ids))
+        return await self._query(lambda tx: _tokens(tx, ids))
 
     async def revoke_token(self, token: str, who: str) -> bool:
         return await self._write(lambda tx: _revoke(tx, token, who))

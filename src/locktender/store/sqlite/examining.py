@@ -33,31 +33,31 @@ T = TypeVar("T")
 class SqliteExamining(Examining):
     """A part of `SqliteStore`."""
 
-    def _look(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
+    def _query(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         raise NotImplementedError
 
     async def examine_runs(self, where: RunFilter, most: int) -> Examined[RunRow, int]:
-        return await self._look(lambda tx: _runs(tx, where, most))
+        return await self._query(lambda tx: _runs(tx, where, most))
 
     async def examine_ids(
         self, wanted: Examine, prefix: str, after: str | None = None
     ) -> Examined[RunRow, str]:
-        return await self._look(lambda tx: _ids(tx, wanted, prefix, after))
+        return await self._query(lambda tx: _ids(tx, wanted, prefix, after))
 
     async def examine_queue(
         self, wanted: Examine, after: QueuePlace | None = None
     ) -> Examined[QueueEntry, QueuePlace]:
-        return await self._look(lambda tx: _queue(tx, wanted, after))
+        return await self._query(lambda tx: _queue(tx, wanted, after))
 
     async def examine_events(
         self, wanted: Examine, before: int | None = None
     ) -> Examined[EventRow, int]:
-        return await self._look(lambda tx: _events(tx, wanted, before))
+        return await self._query(lambda tx: _events(tx, wanted, before))
 
     async def examine_waits(
         self, wanted: Examine, after: WaitPlace | None = None
     ) -> Examined[EventWaiter, WaitPlace]:
-        return await self._look(lambda tx: _waits(tx, wanted, after))
+        return await self._query(lambda tx: _waits(tx, wanted, after))
 
 
 def _runs(tx: SqliteSession, where: RunFilter, most: int) -> Examined[RunRow, int]:

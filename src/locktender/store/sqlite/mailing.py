@@ -25,7 +25,7 @@ class SqliteMailing:
     def _read(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         raise NotImplementedError
 
-    def _look(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
+    def _query(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         raise NotImplementedError
 
     async def send(self, event: SendEvent) -> EventSent:
@@ -46,9 +46,9 @@ class SqliteMailing:
         self, run_id: str | None = None, limit: int = 10_000
     ) -> list[EventWaiter]:
         if run_id is None:
-            rows = await self._look(lambda tx: tx.all("event_waits", limit))
+            rows = await self._query(lambda tx: tx.all("event_waits", limit))
         else:
-            rows = await self._look(lambda tx: tx.all("event_waits_of", run_id, limit))
+            rows = await self._query(lambda tx: tx.all("event_waits_of", run_id, limit))
         return [EventWaiter(*row) for row in rows]
 
 

@@ -51,7 +51,7 @@ class OpenFile:
         )
         read = partial(connect, path, clock, busy_timeout_us, write=False)
         self.work: Reader = Reader("locktender-reader", path, read)
-        self.look: Reader = self.work if brief else Reader("locktender-looker", path, read)
+        self.query: Reader = self.work if brief else Reader("locktender-query", path, read)
         self._brief = brief
         self.data_version: int = 0
         self.pid: int = os.getpid()
@@ -65,7 +65,7 @@ class OpenFile:
     async def start(self) -> None:
         if self._brief and await self._is_current():
             return  # the writer is opened with the first write
-        for thread in (self.writer, self.work, self.look):
+        for thread in (self.writer, self.work, self.query):
             await thread.open()
         self.data_version = await self.writer.call(_data_version, outside=True)
 
@@ -77,7 +77,7 @@ class OpenFile:
             return False  # the writer says what is wrong, or makes it
 
     async def stop(self) -> None:
-        for thread in (self.writer, self.work, self.look):
+        for thread in (self.writer, self.work, self.query):
             await thread.close()
         self.live.close()
         self.wake.close()

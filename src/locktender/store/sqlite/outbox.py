@@ -24,21 +24,21 @@ class SqliteOutbox(Outbox):
     def _write(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         raise NotImplementedError
 
-    def _look(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
+    def _query(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         raise NotImplementedError
 
     async def outbox(self, limit: int) -> list[OutboxEntry]:
-        return await self._look(lambda tx: _entries(tx, "outbox_open", limit))
+        return await self._query(lambda tx: _entries(tx, "outbox_open", limit))
 
     async def outbox_newest(self, limit: int) -> list[OutboxEntry]:
-        return await self._look(lambda tx: _entries(tx, "outbox_newest", limit))
+        return await self._query(lambda tx: _entries(tx, "outbox_newest", limit))
 
     async def outbox_entry(self, run_id: str) -> OutboxEntry | None:
-        found = await self._look(lambda tx: _entries(tx, "outbox_get", run_id))
+        found = await self._query(lambda tx: _entries(tx, "outbox_get", run_id))
         return found[0] if found else None
 
     async def outbox_used(self) -> bool:
-        return bool(await self._look(lambda tx: tx.all("outbox_used")))
+        return bool(await self._query(lambda tx: tx.all("outbox_used")))
 
     async def move_outbox(self, term: int, moves: Sequence[OutboxMove]) -> int:
         return await self._write(lambda tx: _move(tx, term, moves))

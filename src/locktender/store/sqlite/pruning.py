@@ -121,7 +121,7 @@ class SqliteUpkeep:
     def _write(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         raise NotImplementedError
 
-    def _look(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
+    def _query(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         raise NotImplementedError
 
     async def bound_cache(self, bound: BoundCache) -> bool:
@@ -137,10 +137,10 @@ class SqliteUpkeep:
         return await self._write(lambda tx: _remark(tx, change))
 
     async def audit_state(self) -> AuditState | None:
-        return await self._look(_audit_state)
+        return await self._query(_audit_state)
 
     async def event_readers(self) -> list[EventReader]:
-        return await self._look(_event_readers)
+        return await self._query(_event_readers)
 
     async def keep_event_reader(self, reader: EventReader) -> None:
         await self._write(lambda tx: tx.run("event_reader_put", *reader))
@@ -155,35 +155,35 @@ class SqliteUpkeep:
         await self._write(lambda tx: tx.each("log_add", rows))
 
     async def failed_lately(self, limit: int) -> list[RunRow]:
-        return await self._look(lambda tx: decode.runs(tx.all("runs_failed_lately", limit)))
+        return await self._query(lambda tx: decode.runs(tx.all("runs_failed_lately", limit)))
 
     async def logs(self, where: LogFilter) -> list[LogRow]:
         given = where.run, where.task, *where.after, where.limit
-        return [LogRow(*row) for row in await self._look(lambda tx: tx.all("logs_list", *given))]
+        return [LogRow(*row) for row in await self._query(lambda tx: tx.all("logs_list", *given))]
 
     async def newest_logs(self, where: NewestLogs) -> list[NamedLog]:
         of_task = where.task is not None
         name = "logs_newest_of_task" if of_task else "logs_newest"
         given = where.task if of_task else where.run, *where.before, where.limit
-        rows = await self._look(lambda tx: tx.all(name, *given))
+        rows = await self._query(lambda tx: tx.all(name, *given))
         return [NamedLog(LogRow(*log), node, idx) for *log, node, idx in rows]
 
     async def log_total(self, run: int, task: int | None, most: int) -> LogTotal:
-        return LogTotal(*await self._look(lambda tx: tx.row("log_total", run, task, most)))
+        return LogTotal(*await self._query(lambda tx: tx.row("log_total", run, task, most)))
 
     async def log_counts(self, run: int, task: int | None = None) -> dict[tuple[int, int], int]:
-        rows = await self._look(lambda tx: tx.all("log_counts", run, task))
+        rows = await self._query(lambda tx: tx.all("log_counts", run, task))
         return {(task, token): lines for task, token, lines in rows}
 
     async def references(self, after: int, limit: int) -> References:
-        return await self._look(lambda tx: references(tx, after, limit))
+        return await self._query(lambda tx: references(tx, after, limit))
 
     async def stored_content(self, put_before: int, after: str, limit: int) -> StoredContent:
-        return await self._look(
+        return await self._query(
             lambda tx: stored_content(tx, self._blobs, put_before, after, limit)
         )
 
     async def discard(self, discard: Discard) -> Discarded:
         graphs = await self._write(lambda tx: discard_graphs(tx, discard))
-        blobs = await self._look(lambda _: discard_blobs(self._blobs, discard))
+        blobs = await self._query(lambda _: discard_blobs(self._blobs, discard))
         return Discarded(graphs, blobs)

@@ -19,7 +19,7 @@ class SqliteResultCache:
     def _read(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         raise NotImplementedError
 
-    def _look(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
+    def _query(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         raise NotImplementedError
 
     async def find_cached(self, keys: Sequence[str]) -> list[CachedResult]:
@@ -29,11 +29,11 @@ class SqliteResultCache:
     async def cached_results(
         self, step: str | None = None, flow: str | None = None, limit: int = 1_000
     ) -> list[CachedResult]:
-        rows = await self._look(lambda tx: tx.all("cached_list", step, flow, tx.now(), limit))
+        rows = await self._query(lambda tx: tx.all("cached_list", step, flow, tx.now(), limit))
         return cached_results(rows)
 
     async def cached_result(self, key: str) -> list[CachedResult]:
-        rows = await self._look(lambda tx: tx.all("cached_get", key, tx.now()))
+        rows = await self._query(lambda tx: tx.all("cached_get", key, tx.now()))
         return cached_results(rows)
 
 

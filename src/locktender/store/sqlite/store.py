@@ -203,8 +203,8 @@ class SqliteStore(
     def _read(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
         return self._opened.work.call(verb)
 
-    def _look(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
-        return self._opened.look.call(verb)
+    def _query(self, verb: Callable[[SqliteSession], T]) -> Awaitable[T]:
+        return self._opened.query.call(verb)
 
     async def identity(self) -> str:
         """Of `blobs_elsewhere.RowStore`."""
@@ -322,10 +322,10 @@ class SqliteStore(
     # -- values
 
     async def put_blob(self, data: bytes) -> str:
-        return await self._look(lambda _: self._blobs.put(data))
+        return await self._query(lambda _: self._blobs.put(data))
 
     async def get_blob(self, digest: str) -> bytes:
-        return await self._look(lambda _: self._blobs.get(digest))
+        return await self._query(lambda _: self._blobs.get(digest))
 
     async def graph(self, digest: str) -> bytes:
         return await self._read(lambda tx: reads.graph(tx, digest))
@@ -339,39 +339,39 @@ class SqliteStore(
         return await self._read(lambda tx: reads.run_states(tx, runs))
 
     async def runs(self, where: RunFilter) -> list[RunRow]:
-        return await self._look(lambda tx: reads.runs(tx, where))
+        return await self._query(lambda tx: reads.runs(tx, where))
 
     async def tasks(self, run: int) -> list[TaskRow]:
         return await self._read(lambda tx: reads.tasks(tx, run))
 
     async def task_page(self, where: TaskFilter) -> CountedTasks:
-        return await self._look(lambda tx: reads.task_page(tx, where))
+        return await self._query(lambda tx: reads.task_page(tx, where))
 
     async def events(self, where: EventFilter) -> list[EventRow]:
-        return await self._look(lambda tx: reads.events(tx, where))
+        return await self._query(lambda tx: reads.events(tx, where))
 
     async def follow(self, follow: Follow) -> Followed:
-        return await self._look(lambda tx: reads.follow(tx, follow))
+        return await self._query(lambda tx: reads.follow(tx, follow))
 
     async def held_up(self) -> HeldUp:
         return await held_up(self.path)
 
     async def queue(self, limit: int, after: QueuePlace | None = None) -> list[QueueEntry]:
-        return await self._look(lambda tx: reads.queue(tx, limit, after))
+        return await self._query(lambda tx: reads.queue(tx, limit, after))
 
     async def traffic(
         self, lanes: int, runs: int, queued_us: int = FOREVER_US, moved_us: int = FOREVER_US
     ) -> Traffic:
-        return await self._look(lambda tx: reads.traffic(tx, lanes, runs, queued_us, moved_us))
+        return await self._query(lambda tx: reads.traffic(tx, lanes, runs, queued_us, moved_us))
 
     async def beside(self, run: int, most: int) -> QueueView | None:
-        return await self._look(lambda tx: reads.beside(tx, run, most))
+        return await self._query(lambda tx: reads.beside(tx, run, most))
 
     async def executing_tasks(self, most: int) -> int:
-        return await self._look(lambda tx: reads.executing_tasks(tx, most))
+        return await self._query(lambda tx: reads.executing_tasks(tx, most))
 
     async def answer_to(self, question: str) -> bytes | None:
-        return await self._look(lambda tx: reads.answer_to(tx, question))
+        return await self._query(lambda tx: reads.answer_to(tx, question))
 
     async def workers(self) -> list[WorkerRow]:
         return await self._read(reads.workers)
@@ -384,13 +384,13 @@ class SqliteStore(
         return await self._read(reads.limits_in_force)
 
     async def limit_history(self, limit: int) -> list[LimitChange]:
-        return await self._look(lambda tx: reads.limit_history(tx, limit))
+        return await self._query(lambda tx: reads.limit_history(tx, limit))
 
     async def counts(self) -> Counts:
-        return await self._look(reads.counts)
+        return await self._query(reads.counts)
 
     async def open_runs(self) -> OpenRuns:
-        return await self._look(reads.open_runs)
+        return await self._query(reads.open_runs)
 
     async def stale_writes(self) -> int:
         return self._stale
@@ -404,7 +404,7 @@ class SqliteStore(
         await self._write(lambda tx: leader_verbs.forget(tx, names))
 
     async def provisioned(self) -> ProvisionState:
-        return await self._look(leader_verbs.provisioned)
+        return await self._query(leader_verbs.provisioned)
 
     # -- waking
 
