@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import locktender.store as stores
-from locktender.store.sql import MAX_ROWS_LEFT, MAX_ROWS, Statements, chunks, parse, read
+from locktender.store.sql import MAX_ROWS, MAX_ROWS_LEFT, Statements, chunks, parse, read
 from locktender.store.sqlite.opening import MIGRATIONS, split
 from locktender.store.sqlite.session import SQL
 

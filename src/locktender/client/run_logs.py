@@ -66,7 +66,9 @@ async def logs(core: Core, run_id: str, task: int | None, limit: int) -> list[Lo
     if row.state in OUTBOX_RUNS:
         return []
     nodes = await nodes_of(core.store, row.graph)
-    where = NewestLogs(row.seq, task, limit=ATTEMPTS_PER_READ if most <= MAX_LINES else ATTEMPTS_PER_LONG_READ)
+    where = NewestLogs(
+        row.seq, task, limit=ATTEMPTS_PER_READ if most <= MAX_LINES else ATTEMPTS_PER_LONG_READ
+    )
     lines: list[LogInfo] = []
     while page := await core.store.newest_logs(where):
         for each in reversed(page):
