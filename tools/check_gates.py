@@ -1,7 +1,7 @@
 """Refuses a kind of gate that lacks types, text, opening, checker rule or scenario. Part of `make check`.
 
-A gate in `kernel/gates/` whose kind is listed nowhere is refused, too, and one with a row for its state that does
-not write and read that row.
+A gate in `kernel/gates/` whose kind is listed nowhere is refused, too, and one with a row for its state whose
+gate lacks `dump()` or `restore()`, or the other way round.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ def unlisted() -> list[str]:
 
 
 def unstored() -> list[str]:
-    """One sentence for each kind whose gate stores its state, or does not, otherwise than KINDS says."""
+    """One sentence for each kind and verb where KINDS names a row for the state and the gate does not override the
+    verb, or the other way round."""
     return [
-        f"gate kind {kind!r} has {'a' if of.state else 'no'} row for its state (kernel/gates KINDS), and"
+        f"gate kind {kind!r} has {'a' if of.state else 'no'} row for its state (kernel/gates KINDS), but"
         f" {of.gate.__name__} {'does not override' if of.state else 'overrides'} {verb}()."
         for kind, of in KINDS.items()
         for verb in ("dump", "restore")

@@ -32,11 +32,11 @@ def test_every_kind_is_complete():
     [
         (
             "KINDS['rate'] = KINDS['rate']._replace(gate=KINDS['pool'].gate)",
-            "gate kind 'rate' has a row for its state (kernel/gates KINDS), and PoolGate does not override dump()",
+            "gate kind 'rate' has a row for its state (kernel/gates KINDS), but PoolGate does not override dump()",
         ),
         (
             "KINDS['rate'] = KINDS['rate']._replace(state=None)",
-            "gate kind 'rate' has no row for its state (kernel/gates KINDS), and RateGate overrides restore()",
+            "gate kind 'rate' has no row for its state (kernel/gates KINDS), but RateGate overrides restore()",
         ),
     ],
 )

@@ -60,8 +60,8 @@ async def test_what_a_command_reads_needs_no_question_for_types(postgres_url: st
     async def rows_of_rows(tx: PostgresSession) -> None:
         await tx.fetch("SELECT ARRAY(SELECT ROW(1))")
 
-    look = store._query  # pyright: ignore[reportPrivateUsage]
-    await look(follow)
+    query = store._query  # pyright: ignore[reportPrivateUsage]
+    await query(follow)
     await store.runs(RunFilter(limit=10))
     await explain_run(store, run.id)
     await store.held_up()
@@ -70,7 +70,7 @@ async def test_what_a_command_reads_needs_no_question_for_types(postgres_url: st
     await store.answer_to("a question")
     assert len(asked) > 10
     assert [query for query in asked if "typeinfo" in query] == []
-    await look(rows_of_rows)
+    await query(rows_of_rows)
     assert [query for query in asked if "typeinfo" in query], "nor did the opening ask"
     await store.close()
 

@@ -76,8 +76,8 @@ async def test_sqlite_looks_at_no_more_of_a_longer_queue(tmp_path: Path, kind: s
             runs = await grown(store, kind, runs, length)
             found: list[int] = []
             for run in places(runs):
-                look = store._query  # pyright: ignore[reportPrivateUsage]
-                found.append(await look(lambda tx, run=run: worked(tx, run)))
+                query = store._query  # pyright: ignore[reportPrivateUsage]
+                found.append(await query(lambda tx, run=run: worked(tx, run)))
             most.append(max(found))
         assert most[1] <= 1.2 * most[0] + 2
     finally:

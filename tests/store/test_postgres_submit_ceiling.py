@@ -24,11 +24,11 @@ Between = Callable[[Callable[[], Awaitable[object]]], None]
 @pytest.fixture
 def between(monkeypatch: pytest.MonkeyPatch) -> Between:
     """Has something done once, after the next submission has looked and before it writes."""
-    look = client_verbs._judge  # pyright: ignore[reportPrivateUsage]
+    judge = client_verbs._judge  # pyright: ignore[reportPrivateUsage]
     waiting: list[Callable[[], Awaitable[object]]] = []
 
-    async def looking(*args: Any) -> Any:
-        found = await look(*args)
+    async def judging(*args: Any) -> Any:
+        found = await judge(*args)
         if waiting:
             await waiting.pop()()
         return found
@@ -36,7 +36,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Between:
     async def never(*_: object) -> None:
         """The quick way looks and writes in one statement: there is no between."""
 
-    monkeypatch.setattr(client_verbs, "_judge", looking)
+    monkeypatch.setattr(client_verbs, "_judge", judging)
     monkeypatch.setattr(client_verbs, "submit_quickly", never)
     return waiting.append
 

@@ -362,6 +362,6 @@ def _for_company(refused: Refusal) -> bool:
 def _made(core: Core, answer: Submitted, prepared: Prepared) -> AsyncRun[Any]:
     run, graph = prepared.run, prepared.graph
     if answer.outcome != "created" or graph.unfolds:
-        # Another's, or one whose graph a worker will make.
+        # It was there before, or a worker makes its graph later: what it ends with is not known here.
         return AsyncRun(core, answer.id, answer.outcome, answer.seq)
     return AsyncRun(core, answer.id, answer.outcome, answer.seq, run.flow, run.graph)

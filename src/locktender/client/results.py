@@ -39,16 +39,16 @@ _known: dict[tuple[str, str], ReturnedBy] = {}
 """Graph (the hash of its text) and flow → what reads the value; emptied above `MAX_KNOWN_GRAPHS`."""
 
 
-async def returned_by(core: Core, row: RunOutcome) -> ReturnedBy:
-    known = _known.get((row.graph, row.flow))
+async def returned_by(core: Core, ended: RunOutcome) -> ReturnedBy:
+    known = _known.get((ended.graph, ended.flow))
     if known is not None:
         return known
-    graph = await graph_of(core.store, row.graph)
+    graph = await graph_of(core.store, ended.graph)
     if graph is None:
-        return ReturnedBy(row.flow)  # its result is there all the same, as plain JSON
+        return ReturnedBy(ended.flow)  # its result is there all the same, as plain JSON
     if len(_known) >= MAX_KNOWN_GRAPHS:
         _known.clear()
-    found = _known[row.graph, row.flow] = _returned_by(graph, row.flow)
+    found = _known[ended.graph, ended.flow] = _returned_by(graph, ended.flow)
     return found
 
 
@@ -98,17 +98,17 @@ _ERRORS: dict[str, type[RunFailed]] = {
 }
 
 
-async def value_of(core: Core, row: RunOutcome) -> Any:
+async def value_of(core: Core, ended: RunOutcome) -> Any:
     """The value of a run that has ended. Raises what it ended with."""
-    if row.state == RunState.REJECTED:
+    if ended.state == RunState.REJECTED:
         from locktender.client.outbox_rows import rejection
 
-        raise await rejection(core.store, row.id)
-    if row.state != RunState.SUCCEEDED:
-        raise await error_of(core, row)
-    if row.output is None:
+        raise await rejection(core.store, ended.id)
+    if ended.state != RunState.SUCCEEDED:
+        raise await error_of(core, ended)
+    if ended.output is None:
         return None
-    return read_value(await open_blobs(core, row.output), await returned_by(core, row))
+    return read_value(await open_blobs(core, ended.output), await returned_by(core, ended))
 
 
 def read_value(output: bytes, by: ReturnedBy) -> Any:
@@ -123,12 +123,12 @@ async def raw_value(
     core: Core, run_id: str, timeout_us: int | None
 ) -> tuple[str, bytes, ReturnedBy]:
     """The id of a run that has succeeded, its value as JSON and what reads it. Raises as `result()` does."""
-    row = await core.waiting.until_ended(run_id, timeout_us)
-    if row.state != RunState.SUCCEEDED:
-        await value_of(core, row)
-    if row.output is None:
-        return row.id, b"null", ReturnedBy()
-    return row.id, await open_blobs(core, row.output), await returned_by(core, row)
+    ended = await core.waiting.until_ended(run_id, timeout_us)
+    if ended.state != RunState.SUCCEEDED:
+        await value_of(core, ended)
+    if ended.output is None:
+        return ended.id, b"null", ReturnedBy()
+    return ended.id, await open_blobs(core, ended.output), await returned_by(core, ended)
 
 
 def with_secrets(value: Any) -> Any:
@@ -166,37 +166,37 @@ def failure_of(raw: bytes | None) -> Failure | None:
         return Failure("internal", raw.decode(errors="replace"))
 
 
-async def error_of(core: Core, row: RunOutcome) -> RunFailed:
+async def error_of(core: Core, ended: RunOutcome) -> RunFailed:
     """What `result()` raises for a run that ended otherwise than well."""
-    failure = failure_of(row.error)
-    kind = _ERRORS.get(row.state, RunFailed)
+    failure = failure_of(ended.error)
+    kind = _ERRORS.get(ended.state, RunFailed)
     step = None if failure is None else failure.node
     at = "" if step is None else f" at step {step!r}"
     what = "" if failure is None else f": {failure.text()}"
     error = kind(
-        f"run {row.id} of {row.flow} {_VERBS[row.state]}{at}{what}",
+        f"run {ended.id} of {ended.flow} {_VERBS[ended.state]}{at}{what}",
         field=step,
         got=None if failure is None else failure.type,
-        hint=f"See: locktender runs show {row.id}.",
+        hint=f"See: locktender runs show {ended.id}.",
     )
-    error.run_id, error.step = row.id, step
+    error.run_id, error.step = ended.id, step
     if failure is not None:
         error.error_type, error.error_message = failure.type, failure.message
-        error.traceback = failure.traceback or await _traceback(core, row, failure)
+        error.traceback = failure.traceback or await _traceback(core, ended, failure)
         if error.traceback:
             # Shown below our own lines wherever Python prints the error.
             error.add_note(f"In the worker:\n{error.traceback.rstrip()}")
     return error
 
 
-async def _traceback(core: Core, row: RunOutcome, failure: Failure) -> str | None:
+async def _traceback(core: Core, ended: RunOutcome, failure: Failure) -> str | None:
     """A run keeps its error short; the task that failed has all of it."""
     if failure.node is None:
         return None
-    graph = await graph_of(core.store, row.graph)
+    graph = await graph_of(core.store, ended.graph)
     if graph is None:
         return None  # that the graph cannot be read is why it failed
-    for task in await core.store.tasks(row.seq):
+    for task in await core.store.tasks(ended.seq):
         found = failure_of(task.error)
         if found is not None and graph.nodes[task.node].name == failure.node and found.traceback:
             return found.traceback

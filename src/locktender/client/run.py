@@ -37,7 +37,8 @@ _SUBMITTED: dict[str, SubmitOutcome] = {
 
 @public
 class AsyncRun(Generic[T_co]):
-    """One submission of a flow. It keeps only the id; every method reads the store."""
+    """One submission of a flow. It keeps little more than the id: what it says is read from the store, or has just
+    been decided in this process."""
 
     def __init__(
         self,
@@ -86,8 +87,8 @@ class AsyncRun(Generic[T_co]):
         `timeout` (default None: no bound): `WaitTimeout` is raised then, and the run goes on.
         """
         self._core.guard.check()
-        row = await self._core.waiting.until_ended(self._id, _patience(timeout), self._submission)
-        return RunState(row.state)
+        ended = await self._core.waiting.until_ended(self._id, _patience(timeout), self._submission)
+        return RunState(ended.state)
 
     async def result(self, timeout: Duration | None = None) -> T_co:  # noqa: ASYNC109
         """Waits until the run has ended and returns the flow's value.
@@ -96,8 +97,8 @@ class AsyncRun(Generic[T_co]):
         Raises `RunFailed`, `RunCancelled` or `RunTimedOut` if it did not succeed.
         """
         self._core.guard.check()
-        row = await self._core.waiting.until_ended(self._id, _patience(timeout), self._submission)
-        return cast("T_co", await results.value_of(self._core, row))
+        ended = await self._core.waiting.until_ended(self._id, _patience(timeout), self._submission)
+        return cast("T_co", await results.value_of(self._core, ended))
 
     async def why(self) -> Why:
         """Explains what the run waits for now, and for how long; `print` shows it as text."""
@@ -246,7 +247,8 @@ def _patience(timeout: Duration | None) -> int | None:
 
 @public
 class Run(Generic[T_co]):
-    """One submission of a flow. It keeps only the id; every method reads the store."""
+    """One submission of a flow. It keeps little more than the id: what it says is read from the store, or has just
+    been decided in this process."""
 
     def __init__(self, bridge: Bridge, run: AsyncRun[T_co]) -> None:
         self._bridge = bridge

@@ -8,7 +8,8 @@ ended, and after that looks now and then.
 
 A waiter registers first and asks for the state after that, so an end in between is seen by
 the question and a later one by the wake. Then it reads the row: once, since a row may have a large map in it.
-Where this process led when the run ended, and had submitted it, nothing is read: the leader's commit has it all.
+Where this process led when the run ended, and had submitted it, its row is not read then: the leader's commit
+has its outcome.
 """
 
 from __future__ import annotations
@@ -141,8 +142,13 @@ class RunWaiter:
                 while row is None or row.state not in TERMINAL_RUNS:
                     is_new = row is None and submission is not None and self._is_new(submission)
                     end = await self._until_ended(run_id, seq, is_new=is_new)
-                    if end is not None and submission is not None and submission.graph:
-                        return RunOutcome(run_id, seq, submission.flow, submission.graph, *end[1:4])
+                    # The end of an earlier try than the one that was found queued ends nothing.
+                    current = end is not None and (row is None or end.ended_at > row.queued_at)
+                    if end is not None and current and submission is not None and submission.graph:
+                        flow, graph = submission.flow, submission.graph
+                        return RunOutcome(
+                            run_id, seq, flow, graph, end.state, end.output, end.error
+                        )
                     row = await self._row_again(run_id)
                 return RunOutcome.of(row)
         except TimeoutError:
@@ -247,14 +253,14 @@ class RunWaiter:
         return {run: state for run, state in found.items() if not state or state in TERMINAL_RUNS}
 
     def _end(self, ends: Iterable[RunEnd]) -> None:
-        """These runs have ended: the commit is written."""
+        """The commit that ends these runs is written."""
         for end in ends:
             for woken in self._waiters.get(end.run, ()):
                 woken.end = end
         self._wake(end.run for end in ends)
 
     def _wake(self, runs: Iterable[int]) -> None:
-        """These runs have ended."""
+        """Those who wait for these runs go on; where they were not given an end they read the row."""
         for run in runs:
             waiters = self._waiters.get(run)
             if waiters is None:

@@ -42,7 +42,7 @@ SHORT_SLICE_US, LONG_SLICE_US = 10_000, 50_000
 """A slice that took less grows, one that took more shrinks: on SQLite no other process can write meanwhile."""
 MAX_SLICES_LOOKED_AT = 20
 OLD_ROWS_WORTH_A_CHECK = 1_000
-"""Of no run: so many old ones are worth a check."""
+"""So many old events that belong to no run are worth a check."""
 CHECK_TIMEOUT_SECONDS = 1_800.0
 UNCHECKED = 2**62
 

@@ -78,7 +78,7 @@ def repeated(
 
 
 class _Patience:
-    """Whether a client retries: from its first failure on, for some time."""
+    """Allows retries for some time after the first failure."""
 
     __slots__ = ("_check", "_clock", "_give_up_at", "_seconds")
 

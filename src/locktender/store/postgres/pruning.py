@@ -37,10 +37,10 @@ T = TypeVar("T")
 
 async def _prune(tx: PostgresSession, prune: Prune) -> Pruned:
     if prune.dry_run:
-        return (await _look(tx, prune))[0]
+        return (await _candidates(tx, prune))[0]
     # A retry or a replacement looks at an ended run under the same lock: after us, or before.
     async with tx.transaction("begin_alone"):
-        done, chosen = await _look(tx, prune)
+        done, chosen = await _candidates(tx, prune)
         if chosen.runs:
             for name in PARTS:
                 await tx.run(f"prune_{name}", chosen.runs)
@@ -48,7 +48,7 @@ async def _prune(tx: PostgresSession, prune: Prune) -> Pruned:
     return done
 
 
-async def _look(tx: PostgresSession, prune: Prune) -> tuple[Pruned, Chosen]:
+async def _candidates(tx: PostgresSession, prune: Prune) -> tuple[Pruned, Chosen]:
     found = await tx.all(
         "prune_candidates", prune.after, prune.below, prune.before, prune.checked, prune.batch
     )
