@@ -10,8 +10,9 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "locktender needs Python 3.11 or newer")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -qq --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable . --group dev
+	@echo "installing into .venv"
+	@$(BIN)/python -m pip install -qq --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install -qq --constraint constraints.txt --editable . --group dev
 	@touch $(STAMP)
 
 # The newest versions of what tests and checks need; make check and make test say whether they fit.

@@ -15,7 +15,7 @@ from tests.support.fault_injector import Injector
 from tests.support.server_harness import until
 
 from locktender import connect_async, embedded_async
-from locktender.base.events import HISTORY, NOBODY, EventRow
+from locktender.base.events import HISTORY, NO_RUN, EventRow
 from locktender.observe import history_reader, prune
 from locktender.observe.checkpoint import audit, marks, write_checkpoint
 from locktender.observe.prune import Forget, forget
@@ -168,7 +168,7 @@ async def test_only_what_is_asked_for_is_shown(tmp_path: Path) -> None:
     with file:
         # A pool of 2 that was one of 1, and a run that nobody queued.
         told = "CAST(replace(CAST(body AS TEXT), '\"limit\":2', '\"limit\":1') AS BLOB)"
-        file.execute(f"UPDATE event SET body = {told} WHERE run = ?", (NOBODY,))
+        file.execute(f"UPDATE event SET body = {told} WHERE run = ?", (NO_RUN,))
         file.execute("DELETE FROM event WHERE seq = (SELECT min(seq) FROM event WHERE run = 2)")
     [(broken,)] = file.execute("SELECT id FROM run WHERE seq = 2")
     [(first,)] = file.execute("SELECT id FROM run WHERE seq = 1")
@@ -216,10 +216,10 @@ async def test_events_of_no_run_go_when_they_say_nothing_any_more(
                 await engine.pools.set("db", limit=5 + other)
             await engine.pools.set("db", limit=limit)
             await (await engine.submit(build, n=4)).result(timeout="60s")
-    before = await store.events(EventFilter(run=NOBODY))
+    before = await store.events(EventFilter(run=NO_RUN))
     done = await forget(store, Forget(await store.now() + 1, "ops"))
     assert done.runs == 2
-    left = await store.events(EventFilter(run=NOBODY))
+    left = await store.events(EventFilter(run=NO_RUN))
     assert len(before) > 120
     assert len(left) < 20
     assert len(await store.events(EventFilter(run=HISTORY))) <= 3

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from locktender import RunFailed, embedded, flow, step
+from locktender import NotFound, RunFailed, embedded, flow, step
 from locktender.base.clock import SECOND
 from locktender.base.config import load
 from locktender.base.graph import Graph
@@ -169,6 +169,9 @@ def test_logs_and_errors_are_shown_without_them(
     assert "\x1b[2J" not in read
     runs.logs(Context(url=shell.url, json=True), run.id)
     assert "\\u001b[2Jgone" in capsys.readouterr().out
+    for follow in (False, True):
+        with pytest.raises(NotFound, match=f"run {run.id} has no task 9"):
+            runs.logs(shell, run.id, task="9", follow=follow)
 
 
 def test_a_task_that_backs_off_shows_no_time_that_grows(

@@ -63,6 +63,28 @@ def test_changes_say_what_is_in_force_and_hints_name_options(
     assert "--tag tenant=acme" in cancel.err
 
 
+def test_names_of_pools_are_quoted(url: Path, engine: Client, tmp_path: Path):
+    assert engine.pools.list() == []
+    is_set, paused, unknown, deleted = _said(
+        url,
+        tmp_path,
+        ["pools", "set", "a b", "4"],
+        ["pools", "pause", "a b"],
+        ["pools", "pause", "nosuch"],
+        ["pools", "delete", "a b"],
+    )
+    assert is_set.out.startswith("pool 'a b' is set to 4;")
+    assert paused.out.startswith("pool 'a b' is paused at 4;")
+    assert "hint: Known: 'a b'." in unknown.err
+    assert deleted.out == "pool 'a b' is deleted\n"
+
+
+def test_an_argument_of_the_flow_is_no_option():
+    error = InvalidInput("priority=3 is low.", hint="Try: --arg priority=3")
+    speak_options(error, {"priority": "--priority"})
+    assert (error.message, error.hint) == ("--priority 3 is low.", "Try: --arg priority=3")
+
+
 def _said(url: Path, folder: Path, *commands: list[str]) -> list[CommandResult]:
     named = {str(n): ["--url", str(url), *each] for n, each in enumerate(commands)}
     return list(batch(named, folder).values())

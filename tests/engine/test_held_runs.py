@@ -15,7 +15,7 @@ from locktender import Client, InvalidInput, Run, RunState, connect, embedded
 from locktender.base.changes import TaskRow
 from locktender.base.commits import Commit, RunEvents, RunStart
 from locktender.base.errors import DataRefused
-from locktender.base.events import NOBODY, Change
+from locktender.base.events import NO_RUN, Change
 from locktender.base.graph import GRAPH_VERSION
 from locktender.leader.isolation import refused_runs
 from locktender.store.protocol import Elect
@@ -202,7 +202,7 @@ def test_a_number_beyond_64_bits_is_named_by_the_dry_run(store_url: str):
                 TaskRow(seq << 20, 0, -1, "requested", requested_at=2**63 if seq == seqs[0] else 1)
                 for seq in seqs
             ]
-            commit.events = [RunEvents(NOBODY, [Change("audit", 0, "", "tried")])]
+            commit.events = [RunEvents(NO_RUN, [Change("audit", 0, "", "tried")])]
             with pytest.raises(DataRefused):
                 await store.commit(commit)
             found = await refused_runs(store, commit)

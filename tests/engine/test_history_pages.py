@@ -21,10 +21,10 @@ class Labels:
 async def test_runs_of_a_page_are_kept_and_older_ones_forgotten(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(history, "MAX_IDS", 2)
     pages: Any = history.HistoryPages(cast("Core", SimpleNamespace(store=Labels())))
-    await pages._learn({1})
-    await pages._learn({2})
+    await pages._read_labels({1})
+    await pages._read_labels({2})
     # The first one is the oldest, and this page has an event of it.
-    await pages._learn({1, 3})
+    await pages._read_labels({1, 3})
     assert set(pages._labels) == {1, 3}
-    await pages._learn({4, 5, 6})
+    await pages._read_labels({4, 5, 6})
     assert set(pages._labels) == {4, 5, 6}

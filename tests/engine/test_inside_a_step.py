@@ -341,10 +341,14 @@ def test_a_step_that_holds_the_loop_is_named(engine: Client, caplog: pytest.LogC
 # -- the command line and the docs -------------------------------------------------------------------
 
 
-def locktender(engine: Client, *arguments: str) -> str:
+def ask(engine: Client, *arguments: str) -> cli_harness.CommandResult:
     core: Any = engine._core
     url = core.settings.url
-    said = cli_harness.locktender(*arguments, "--url", url, cwd=Path(url).parent, COLUMNS="200")
+    return cli_harness.locktender(*arguments, "--url", url, cwd=Path(url).parent, COLUMNS="200")
+
+
+def locktender(engine: Client, *arguments: str) -> str:
+    said = ask(engine, *arguments)
     assert said.code == 0, said.err
     return said.out
 
@@ -361,7 +365,8 @@ def test_the_command_shows_the_lines(engine: Client):
     assert shown[-1].endswith("talk_thread #2 a library says [hello]")
     found = json.loads(locktender(engine, "runs", "logs", run.id, "--task", str(task.id), "--json"))
     assert [line["level"] for line in found] == ["INFO", "WARNING", "ERROR", "INFO", "WARNING"]
-    assert json.loads(locktender(engine, "runs", "logs", run.id, "--task", "1", "--json")) == []
+    unknown = ask(engine, "runs", "logs", run.id, "--task", "1", "--json")
+    assert (unknown.code, f"run {run.id} has no task 1" in unknown.err) == (2, True)
 
 
 DOCS = (Path(__file__).parents[2] / "docs" / "steps.md").read_text()

@@ -48,8 +48,8 @@ class Telling(LoopLag):
         super()._log(sight)
         self.found.set()
 
-    def _see(self) -> LoopSample | None:
-        sight = super()._see()
+    def _sample(self) -> LoopSample | None:
+        sight = super()._sample()
         self.went_on.clear()
         self.looked.set()
         if self.slowly:

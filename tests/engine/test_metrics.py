@@ -281,7 +281,7 @@ async def test_what_a_server_and_a_worker_do_is_counted_by_each(tmp_path: Path):
     # given a server, and tasks of which one at a time may run
     url = tmp_path / "locktender.db"
     async with (
-        process(url, lead=True, work=False, pools={"db": 2}) as (_, server),
+        process(url, lead=True, work=False, pools={"db": 2}, offer_ttl="10m") as (_, server),
         connect_async(url) as client,
     ):
         await until(lambda: read(server)("leader"), "the lead")
@@ -295,7 +295,7 @@ async def test_what_a_server_and_a_worker_do_is_counted_by_each(tmp_path: Path):
         assert read(server)("runs_started_total") == 2
 
         # when a worker comes, the demand is met and the pool blocks the rest
-        async with process(url, lead=False, work=True) as (_, worker):
+        async with process(url, lead=False, work=True, worker_lease="10m") as (_, worker):
             await until(lambda: read(worker)("worker_in_flight_tasks") == 2, "two of the pool")
             await until(lambda: 0 < read(worker)("worker_memory_ratio") < 1, "a look at memory")
             await until(lambda: read(server)("demand_tasks") == 0, "the sweep")

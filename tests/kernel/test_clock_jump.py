@@ -28,17 +28,19 @@ def test_only_a_certain_jump_counts():
         (4_000, 3_900, 3_900),
         (4_002, 3_901, 3_901),
     ):
-        assert watch.saw(store * SECOND, before * SECOND, after * SECOND) == 0
-    assert watch.saw(4_033 * SECOND, 3_902 * SECOND, 3_902 * SECOND) == 30 * SECOND
-    assert watch.saw(4_004 * SECOND, 3_903 * SECOND, 3_903 * SECOND) == -30 * SECOND
+        assert watch.observe(store * SECOND, before * SECOND, after * SECOND) == 0
+    assert watch.observe(4_033 * SECOND, 3_902 * SECOND, 3_902 * SECOND) == 30 * SECOND
+    assert watch.observe(4_004 * SECOND, 3_903 * SECOND, 3_903 * SECOND) == -30 * SECOND
 
 
 def test_a_leader_paused_while_it_asks_sees_no_jump():
     watch = ClockWatch()
-    watch.saw(100 * SECOND, 50 * SECOND, 50 * SECOND)
-    assert watch.saw(101 * SECOND, 51 * SECOND, 60 * SECOND) == 0  # answered at once, seen late
-    assert watch.saw(111 * SECOND, 61 * SECOND, 61 * SECOND) == 0
-    assert watch.saw(121 * SECOND, 62 * SECOND, 71 * SECOND) == 0  # asked at once, answered late
+    watch.observe(100 * SECOND, 50 * SECOND, 50 * SECOND)
+    assert watch.observe(101 * SECOND, 51 * SECOND, 60 * SECOND) == 0  # answered at once, seen late
+    assert watch.observe(111 * SECOND, 61 * SECOND, 61 * SECOND) == 0
+    assert (
+        watch.observe(121 * SECOND, 62 * SECOND, 71 * SECOND) == 0
+    )  # asked at once, answered late
 
 
 def jumps(made: SimWorld, by: int, *, changes: bool) -> None:

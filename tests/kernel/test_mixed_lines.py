@@ -7,14 +7,16 @@ from tests.support.worlds import graph, items, needs, numbers, run_row, step, wo
 
 from locktender.base.clock import SECOND
 from locktender.base.limits import Limits, PoolRule
-from locktender.kernel.estimates import LAST
+from locktender.kernel.estimates import MAX_DURATIONS_PER_STEP
 from locktender.kernel.reasons import Typical
 from locktender.kernel.scheduler import Scheduler
 from locktender.observe.why_executing import run_why, task_why
 
 NOW = 10**15
 LASTS = {"hold": 100, "short": 10, "middle": 10, "long": 1_000, "last": 10}
-TYPICAL = Typical(holds={name: (seconds * SECOND,) * LAST for name, seconds in LASTS.items()})
+TYPICAL = Typical(
+    holds={name: (seconds * SECOND,) * MAX_DURATIONS_PER_STEP for name, seconds in LASTS.items()}
+)
 CPU = needs(cpu=1)
 
 

@@ -10,14 +10,17 @@ from tests.support.worlds import graph, needs, run_row, step, worker_row
 
 from locktender.base.clock import SECOND
 from locktender.base.limits import Limits, PoolRule
-from locktender.kernel.estimates import LAST, Holding, Line, SharedPlays, estimate
+from locktender.kernel.estimates import MAX_DURATIONS_PER_STEP, Holding, Line, SharedPlays, estimate
 from locktender.kernel.explain import explain_task
 from locktender.kernel.reasons import Reason, Typical
 from locktender.kernel.scheduler import Scheduler
 from locktender.observe.answer import Why
 
 NOW = 10**15
-HOLDS = {"long": (100 * SECOND,) * LAST, "short": (10 * SECOND,) * LAST}
+HOLDS = {
+    "long": (100 * SECOND,) * MAX_DURATIONS_PER_STEP,
+    "short": (10 * SECOND,) * MAX_DURATIONS_PER_STEP,
+}
 
 
 @pytest.mark.parametrize(

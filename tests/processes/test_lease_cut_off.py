@@ -22,8 +22,8 @@ pytest_plugins = [
 ]
 
 APART = {"where": "apart"}
-MARGIN_SECONDS = 9
-LEASE: dict[str, Any] = {"worker_lease": "12s", "heartbeat": "500ms"}
+MARGIN_SECONDS = 80
+LEASE: dict[str, Any] = {"worker_lease": "90s", "heartbeat": "500ms"}
 _MAIN = "import sys; from locktender.cli.main import main; sys.exit(main())"
 _STOP_AT = f"property(lambda self: self.ends_us - {MARGIN_SECONDS}_000_000)"
 EARLY = (

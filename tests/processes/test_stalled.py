@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.support.cluster import Cluster, ClusterNode
 from tests.support.failover import result
+from tests.support.leases import KEPT
 
 from locktender import Client, Run
 from locktender.testing import Overlap, eventually, load_history
@@ -38,11 +39,15 @@ class Stall:
         locks = [] if "://" in cluster.url else [f"{cluster.url}-{each}.lock" for each in "qw"]
         self.first: Run[str] = self.client.submit(steps.keeping, str(self._fifo), locks)
         eventually(lambda: "gil" in overlap.names() and overlap.count("gil") == 1)
-        cluster.worker(FILE).ready()
+        cluster.worker(FILE, **KEPT).ready()
         self.second: Run[str] = self.client.submit(steps.following)
 
     def stalled(self) -> bool:
         return any(w.stalled and w.pid == self.worker.pid for w in self.client.workers.list())
+
+    def metrics(self) -> bytes:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.server.said['port']}/metrics") as page:
+            return page.read()
 
     def end(self) -> None:
         os.write(self._line, b"!")
@@ -58,8 +63,7 @@ def test_f5_a_stalled_worker_keeps_its_slot_and_goes_on(
     stall = Stall(cluster, overlap, tmp_path)
     eventually(stall.stalled)
     eventually(lambda: "stalled" in happened(cluster.url))
-    with urllib.request.urlopen(f"http://127.0.0.1:{stall.server.said['port']}/metrics") as page:
-        assert b"locktender_stalled_workers 1.0" in page.read()
+    eventually(lambda: b"locktender_stalled_workers 1.0" in stall.metrics())
     eventually(lambda: "is stalled" in str(stall.first.why()))
     eventually(lambda: "on stalled worker" in str(stall.second.why()))
     stall.end()

@@ -9,7 +9,7 @@ import pytest
 
 from locktender.base.clock import SECOND, ManualClock
 from locktender.base.commits import RunEvents
-from locktender.base.events import NOBODY, Change, Event, EventRow
+from locktender.base.events import NO_RUN, Change, Event, EventRow
 from locktender.observe import holders
 from locktender.observe.holders import MINUTE, CostBook, Samples, limit_costs
 from locktender.store.protocol import EventFilter
@@ -35,7 +35,7 @@ async def told(leader: SceneLeader, clock: ManualClock, times: int, holder: int 
         clock.advance(SECOND)
         held = Change("wait", 0, GATE, GATE, 0, {"held": [[holder, 1]]})
         cost = Change("cost", 0, "", "", 0, {"gates": {GATE: [SECOND, 2]}})
-        await leader.commit(events=[RunEvents(NOBODY, [held, cost])])
+        await leader.commit(events=[RunEvents(NO_RUN, [held, cost])])
 
 
 async def test_a_holder_without_a_part_is_forgotten_with_the_others(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ async def test_a_holder_without_a_part_is_forgotten_with_the_others(tmp_path: Pa
         for us in (SECOND, 3):
             clock.advance(5 * MINUTE)
             cost = Change("cost", 0, "", "", 0, {"gates": {GATE: [us, 1]}})
-            await leader.commit(events=[RunEvents(NOBODY, [held, cost])])
+            await leader.commit(events=[RunEvents(NO_RUN, [held, cost])])
             [found] = await book.read()
         assert [(each.run, each.us) for each in found.to] == [
             ("#7", SECOND * 9 // 10 + 3),

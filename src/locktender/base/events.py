@@ -41,7 +41,7 @@ Subject = Literal[
 `audit` is about the history itself: it was checked, or a part of it was pruned."""
 SUBJECTS: Final[tuple[Subject, ...]] = get_args(Subject)
 
-NOBODY = 0
+NO_RUN = 0
 """The run of an event that concerns no run."""
 HISTORY = -1
 """The run of an event about the history itself."""

@@ -138,15 +138,20 @@ def _written_out(value: object) -> object:
     return str(value) if isinstance(value, int) else value
 
 
-def limit(value: object, field: str, *, zero_hint: str | None = None) -> int:
-    """A limit: −1 for unlimited, or 1 and up. 0 is refused because *pause* says what is meant."""
+def limit(
+    value: object, field: str, *, zero_hint: str | None = None, what: str | None = None
+) -> int:
+    """A limit: −1 for unlimited, or 1 and up. 0 is refused because *pause* says what is meant.
+
+    `what`: how messages name it, where `field` does not read well.
+    """
+    what = what or field
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidInput(
-            f"{field} must be a whole number.", field=field, got=value, hint="Use -1 for unlimited."
-        )
+        hint = "Give a whole number, e.g. 4. Use -1 for unlimited."
+        raise InvalidInput(f"{what} must be a whole number.", field=field, got=value, hint=hint)
     if value == 0:
         raise InvalidInput(
-            f"{field} must not be 0.",
+            f"{what} must not be 0.",
             field=field,
             got=value,
             hint=zero_hint or "To stop work from starting, use pause.",
@@ -154,11 +159,11 @@ def limit(value: object, field: str, *, zero_hint: str | None = None) -> int:
     hint = "Use -1 for unlimited."
     if value < UNLIMITED:
         raise InvalidInput(
-            f"{field} must be -1 (unlimited) or 1 and up.", field=field, got=value, hint=hint
+            f"{what} must be -1 (unlimited) or 1 and up.", field=field, got=value, hint=hint
         )
     if value > MAX_NUMBER:
         raise InvalidInput(
-            f"{field} must be {MAX_NUMBER:,} or less.", field=field, got=value, hint=hint
+            f"{what} must be {MAX_NUMBER:,} or less.", field=field, got=value, hint=hint
         )
     return value
 
@@ -204,16 +209,24 @@ def did_you_mean(got: str, known: Iterable[str], written: Callable[[str], str] =
     known = sorted(known)
     more = len(known) - KNOWN_SHOWN
     # A single one is named: its name is not longer than to say that it is left out.
-    listed = ", ".join(map(written, known if more == 1 else known[:KNOWN_SHOWN]))
+    shown = known if more == 1 else known[:KNOWN_SHOWN]
+    listed = ", ".join(_in_a_list(written(each)) for each in shown)
     listed += f" and {more} more" if more > 1 else ""
     return nearest(got, known, written) or (f"Known: {listed}." if known else None)
 
 
-def nearest(got: object, known: Iterable[str], written: Callable[[str], str] = str) -> str | None:
-    """The same where the message itself lists what is known."""
+def _in_a_list(word: str) -> str:
+    """In quotes where it could be read as several words, or as none."""
+    return word if re.fullmatch(r"[^\s,]+", word) else repr(word)
+
+
+def nearest(
+    got: object, known: Iterable[str], written: Callable[[str], str] = str, cutoff: float = 0.5
+) -> str | None:
+    """The same where the message itself lists what is known. `cutoff`: how near a word must be, 0 to 1."""
     import difflib  # noqa: PLC0415 — loaded for a message only
 
-    near = difflib.get_close_matches(str(got), sorted(known), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(got), sorted(known), n=1, cutoff=cutoff)
     return f"Did you mean {written(near[0])!r}?" if near else None
 
 

@@ -10,7 +10,9 @@ import msgspec
 
 from locktender.base import codec
 from locktender.base.config import known_key
-from locktender.base.errors import InvalidInput
+from locktender.base.errors import ArgumentMismatch, InvalidFlow, InvalidInput
+from locktender.base.jsonable import spoken
+from locktender.base.names import nearest
 
 if TYPE_CHECKING:
     from locktender.flows.definitions import FlowDef
@@ -30,14 +32,53 @@ def read_call(flow: FlowDef, args: str | None, named: Iterable[str]) -> Call:
                 f"argument {key!r} is given twice.", field=key, hint="Keep --args or --arg for it."
             )
         kwargs[key] = _value(flow, key, text)
+    _check_names(flow, kwargs)
     flow.bind(given, kwargs)  # says what does not fit, with the signature
     flow.prepare()
     raw = codec.render_call(
         [codec.encode(each, flow.argument_name(index)) for index, each in enumerate(given)],
         {key: codec.encode(each, key) for key, each in kwargs.items()},
     )
-    decoded, by_name = flow.decode_call(raw)
+    try:
+        decoded, by_name = flow.decode_call(raw)
+    except InvalidInput as error:
+        error.hint = _typed_hint(flow, error, kwargs) or error.hint
+        raise
     return Call(list(decoded), by_name)
+
+
+def _check_names(flow: FlowDef, kwargs: dict[str, Any]) -> None:
+    """Refuses arguments that the flow has no parameter for."""
+    known = flow.parameters.parameters
+    if any(each.kind is each.VAR_KEYWORD for each in known.values()):
+        return
+    for key in kwargs:
+        if key not in known:
+            meant = nearest(key, known, cutoff=0.7)
+            names = ", ".join(known)
+            takes = f"its parameters are: {names}" if names else "it takes none"
+            raise InvalidFlow(
+                f"flow {flow.short!r} has no parameter {key!r}; {takes}.",
+                field=key,
+                got=key,
+                hint=f"{f'{meant} ' if meant else ''}Its signature is {flow.spoken}.",
+            )
+
+
+_TYPED = {int: "3", float: "1.5", bool: "true", list: "'[1, 2]'", dict: """'{"a": 1}'"""}
+"""Of a plain type, a value as `--arg` takes it."""
+
+
+def _typed_hint(flow: FlowDef, error: InvalidInput, kwargs: dict[str, Any]) -> str | None:
+    """How a value that is of another type than its parameter is written; None for any other error."""
+    name = error.field or ""
+    if name not in flow.hints or isinstance(error, InvalidFlow | ArgumentMismatch):
+        return None
+    wanted = flow.hints[name]
+    takes = f"{flow.short} takes {name} as {spoken(wanted)}"
+    if isinstance(wanted, type) and wanted in _TYPED and name in kwargs:
+        return f"Try: --arg {name}={_TYPED[wanted]} ({takes})."
+    return f"Give another value: {takes}."
 
 
 def read_named_call(args: str | None, named: Iterable[str]) -> Call:

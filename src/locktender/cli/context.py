@@ -203,8 +203,10 @@ def _released(value: Any) -> Any:
     return value
 
 
-_PYTHON = re.compile(r"""\b(?P<name>[a-z_]+)=(?P<value>"[^"]*"|'[^']*'|\{[^{}]*\}|…|[\w.+:-]+)""")
-"""An option as code gives it: `every="15m"`."""
+_PYTHON = re.compile(
+    r"""(?<!--arg )\b(?P<name>[a-z_]+)=(?P<value>"[^"]*"|'[^']*'|\{[^{}]*\}|…|[\w.+:-]+)"""
+)
+"""An option as code gives it: `every="15m"`; not an argument of the flow's, `--arg every=3`."""
 
 
 def options_of(parameters: list[inspect.Parameter]) -> dict[str, str]:

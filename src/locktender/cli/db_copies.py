@@ -146,7 +146,7 @@ async def _check_exists(url: str) -> None:
         return  # opening it reports the error
     place = place_for(url)
     if not await place.exists():
-        raise no_store(place.where)
+        raise no_store(place.where, "Check FROM: it must name a store that exists.")
 
 
 def _same(source: str, target: str) -> bool:

@@ -30,7 +30,7 @@ def explain(
     locktender explain admission_rejected
     """
     from locktender.base.errors import NotFound
-    from locktender.base.names import did_you_mean
+    from locktender.base.names import nearest
     from locktender.cli.error_codes import CODES
 
     code = _code_of_class(code)
@@ -40,7 +40,7 @@ def explain(
             field="code",
             hint="If a step raised it: locktender runs show RUN has its traceback."
             if code[:1].isupper()
-            else did_you_mean(code, tuple(CODES)),
+            else nearest(code, CODES, cutoff=0.7) or "To list all codes: locktender explain",
         )
     found = CODES if code is None else {code: CODES[code]}
     if shell.json:

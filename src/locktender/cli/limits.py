@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -11,6 +12,7 @@ from locktender.cli.context import Context, Expected, command, group
 from locktender.cli.output import escape
 
 if TYPE_CHECKING:
+    from locktender.base.errors import InvalidInput
     from locktender.client.client import Client
 
 Name = Annotated[
@@ -156,8 +158,25 @@ def _set_tag(
         given["max_active"] = number(max_active)
     if counts_while_waiting is not None:
         given["counts_while_waiting"] = counts_while_waiting
+    if not given:
+        raise _nothing_to_set(rule)
     client.limits.set_tag(
         key, value if equals and not each else None, per_value=each, expected=seen, **given
+    )
+
+
+def _nothing_to_set(rule: str) -> InvalidInput:
+    from locktender.base.errors import InvalidInput
+    from locktender.base.limits import tag_rule
+
+    key, equals, value = rule.partition("=")
+    each = value == "*"
+    tag_rule(key, value if equals and not each else None, per_value=each)  # a bad name comes first
+    try_ = f"locktender limits set tag {quote(rule)}"
+    return InvalidInput(
+        f"say what to set for tag {rule!r}.",
+        field="limit",
+        hint=f"Try: {try_} 4 (runs executing at once), or: {try_} --max-active 10 (queued and running runs).",
     )
 
 
@@ -217,7 +236,7 @@ def _one_value(name: str, value: str) -> str:
 def _check_known(name: str) -> None:
     """Refuses an unknown word: it is not taken as a tag, which is named after `tag`."""
     from locktender.base.errors import NotFound
-    from locktender.base.names import did_you_mean
+    from locktender.base.names import did_you_mean, nearest
     from locktender.client.limits_async import ENGINE, FIXED
 
     known = {*FIXED, *ENGINE, "tag"}
@@ -226,7 +245,8 @@ def _check_known(name: str) -> None:
             f"there is no limit {name!r}.",
             field="limit",
             got=name,
-            hint=f"{did_you_mean(name, known)} For a tag: locktender limits set tag {name} N",
+            hint=nearest(name, known)
+            or f"{did_you_mean(name, known)} For a tag: locktender limits set tag {quote(name)} 4",
         )
 
 

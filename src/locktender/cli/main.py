@@ -222,8 +222,23 @@ def _argument_meant(error: Any, context: typer.Context, arguments: Sequence[str]
     place = len(context.command_path.split()) - 1 + named.index(name)
     if any(each.startswith("-") for each in words) or len(words) != place:
         return f"{name.upper()} is given without {option}. See: {context.command_path} --help"
-    words.append(value)
+    words.append(_fitting(name, value))
     return f"Try: locktender {shlex.join(words)}"
+
+
+def _fitting(name: str, value: str) -> str:
+    """The value of an argument, or an example where a limit cannot have that value."""
+    if name != "limit":
+        return value
+    from locktender.base import names
+    from locktender.base.errors import InvalidInput
+    from locktender.cli.arguments import number
+
+    try:
+        names.limit(number(value), name)
+    except InvalidInput:
+        return "4"
+    return value
 
 
 def _option_meant(error: Any, context: typer.Context, arguments: Sequence[str]) -> str | None:

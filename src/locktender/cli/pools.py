@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from locktender.cli.output import escape
 from locktender.cli.tables import ago, shorten, table
 
 if TYPE_CHECKING:
+    from locktender.base.errors import InvalidInput
     from locktender.client.client import Client
     from locktender.client.pool_holders import PoolHolder
     from locktender.client.views import PoolInfo
@@ -134,6 +136,8 @@ def set_(
     """
     from locktender.cli.arguments import duration, number, whole
 
+    if limit is None and lease is None and rate is None and burst is None:
+        raise _nothing_to_set(name)
     given: dict[str, Any] = {}
     if limit is not None:
         given["limit"] = number(limit)
@@ -146,6 +150,18 @@ def set_(
     with shell.connect(create=True) as client:
         client.pools.set(name, **given, expected=whole(expected, "if"))
         _show_in_force(shell, client, name, "is set to")
+
+
+def _nothing_to_set(name: str) -> InvalidInput:
+    from locktender.base.errors import InvalidInput
+    from locktender.base.limits import pool_name
+
+    pool = pool_name(name)
+    return InvalidInput(
+        f"say what to set for pool {pool!r}.",
+        field="limit",
+        hint=f"Try: locktender pools set {quote(pool)} 4 (-1 is unlimited).",
+    )
 
 
 def reset(shell: Context, name: Name) -> None:
@@ -173,7 +189,7 @@ def delete(shell: Context, name: Name) -> None:
     """Delete a pool, until code or configuration declares it again."""
     with shell.connect() as client:
         client.pools.delete(name)
-    shell.done(f"pool {escape(name)} is deleted", {"deleted": name})
+    shell.done(f"pool {escape(repr(name))} is deleted", {"deleted": name})
 
 
 def _show_in_force(shell: Context, client: Client, name: str, verb: str) -> None:
@@ -183,14 +199,15 @@ def _show_in_force(shell: Context, client: Client, name: str, verb: str) -> None
     try:
         pool = client.pools.get(name)
     except NotFound:  # reset where nothing was declared
-        shell.done(f"pool {escape(name)} is unlimited again", {"name": name, "limit": None})
+        text = f"pool {escape(repr(name))} is unlimited again"
+        shell.done(text, {"name": name, "limit": None})
         return
     if shell.json:
         shell.data(pool)
         return
     rate = "" if pool.rate is None else f", rate {pool.rate} burst {pool.burst}"
     text = (
-        f"pool {escape(name)} {verb} {pool.limit_text}{rate};"
+        f"pool {escape(repr(name))} {verb} {pool.limit_text}{rate};"
         f" {pool.used} in use, {pool.waiting} waiting"
     )
     if pool.limit is not None and pool.used > pool.limit:

@@ -237,6 +237,7 @@ def logs(
         found = client.runs.find(run)
         only = arguments.whole(task, "task")
         if follow:
+            said = False
             with closing(found.follow_logs(only)) as following:
                 for line in following:
                     if shell.json:
@@ -244,10 +245,15 @@ def logs(
                         sys.stdout.flush()
                     else:
                         _show_line(shell, line)
+                    said = True
+            if not said:
+                _check_task(found, only)
             return
         most = arguments.whole(limit, "limit") or 0
         # One more than is shown tells whether there are more.
         lines = found.logs(only, limit=most + 1 if 0 < most < MAX_LIMIT else most)
+        if not lines:
+            _check_task(found, only)
     cut = len(lines) >= MAX_LIMIT if most == MAX_LIMIT else len(lines) > most
     lines = lines[-most:]
     if cut:
@@ -259,6 +265,16 @@ def logs(
         shell.say("[dim]Nothing was logged so far.[/]")
     for line in lines:
         _show_line(shell, line)
+
+
+def _check_task(run: Run[Any], task: int | None) -> None:
+    """Refuses a task that the run does not have; it would look like one that logged nothing."""
+    if task is None or any(each.id == task for each in run.tasks()):
+        return
+    from locktender.base.errors import NotFound
+
+    hint = f"To list its tasks: locktender runs show {run.id} --tasks"
+    raise NotFound(f"run {run.id} has no task {task}.", field="task", got=task, hint=hint)
 
 
 def _cut_note(most: int, limit: int) -> str:

@@ -133,6 +133,7 @@ def set_(
     """Set a schedule, or replace it."""
     from locktender.cli.arguments import read_named_call, tags, whole
 
+    _check_when({"--cron": cron, "--every": every, "--at": at})
     chosen: Any = flow
     if ".py" in flow:
         from locktender.cli import load_flow
@@ -155,6 +156,20 @@ def set_(
             max_active=whole(max_active, "max-active"), paused=paused, tags=tags(tag or ()),
         )  # fmt: skip
     shell.done(f"schedule {escape(name)}: {escape(info.why)}", info)
+
+
+def _check_when(options: dict[str, str | None]) -> None:
+    given = [option for option, value in options.items() if value is not None]
+    if len(given) == 1:
+        return
+    few = "one of --cron, --every, --at"
+    raise InvalidInput(
+        f"give only {few}; {' and '.join(given)} are given." if given else f"say when: give {few}.",
+        field="cron",
+        hint=f"Leave out {' and '.join(given[1:])}."
+        if given
+        else "e.g. --cron '0 3 * * 1-5', --every 15m, or --at 2027-01-31T09:00.",
+    )
 
 
 def pause(shell: Context, name: Name) -> None:

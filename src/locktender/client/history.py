@@ -374,11 +374,11 @@ class HistoryPages:
             raise _no_cursor(after) from None
         if token.cursor == LATEST:
             raise _no_cursor(after)
-        await self._learn({row.run for row in found.events if row.run > 0})
+        await self._read_labels({row.run for row in found.events if row.run > 0})
         events = [self._followed(change, at) for change, at in _changes(found, token)]
         return _behind(found, token).text(), events
 
-    async def _learn(self, runs: set[int]) -> None:
+    async def _read_labels(self, runs: set[int]) -> None:
         unknown = [run for run in runs if run not in self._labels]
         if unknown:
             self._labels |= await self._core.store.run_labels(unknown)

@@ -192,7 +192,9 @@ def pool_patch(pool: str, limit: Any, lease: Any, rate: Any, burst: Any) -> dict
     patch: dict[str, Any] = {}
     if not isinstance(limit, Unset):
         hint = "To hold a pool shut, use: pools pause NAME."
-        patch["limit"] = checked_limit(limit, f"pool {pool}.limit", zero_hint=hint)
+        patch["limit"] = checked_limit(
+            limit, f"pool {pool}.limit", zero_hint=hint, what=f"the limit of pool {pool!r}"
+        )
     if not isinstance(lease, Unset):
         patch["lease_us"] = None if lease is None else microseconds(lease, "lease")
     return patch | _rate_patch(rate, burst)

@@ -342,7 +342,7 @@ def _members(wanted: Any) -> tuple[Any, ...]:
 
 
 def _checker(function: Function, name: str) -> Decode | None:
-    """The decoder of one annotation; None where there is none, or none that a value could contradict."""
+    """The decoder of one annotation; None if there is no annotation, or it accepts any value."""
     try:
         wanted = function.hints.get(name, Any)
         return None if wanted is Any or wanted is object else codec.decoder(wanted)

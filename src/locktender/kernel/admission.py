@@ -185,7 +185,7 @@ class AdmissionQueue(Generic[W]):
         lane.pop()
         if self.reserved and self.reserved.get(lane) is head:
             self._drop_reservation(lane)
-        self.turns.took(lane.fair)
+        self.turns.advance(lane.fair)
 
     def key(self, lane: Lane[W], waiter: W) -> Key:
         # Asked several times per decision: the turn is read without a call.

@@ -17,7 +17,7 @@ import msgspec
 
 from locktender.base.changes import Bucket, KeptPlace, Linger, TaskRow
 from locktender.base.clock import SECOND
-from locktender.base.events import NOBODY, Change
+from locktender.base.events import NO_RUN, Change
 from locktender.base.graph import Graph
 from locktender.base.ids import run_of
 from locktender.base.model import RunRow, WorkerRow
@@ -38,7 +38,7 @@ class ClockWatch:
     def __init__(self) -> None:
         self._seen: tuple[int, int, int] | None = None
 
-    def saw(self, store_us: int, before_us: int, after_us: int) -> int:
+    def observe(self, store_us: int, before_us: int, after_us: int) -> int:
         """How far the store's clock has jumped; 0 where it has not.
 
         It was read between two instants of the steady clock. Only what is certain counts: a leader that was
@@ -96,7 +96,7 @@ def _move_waiting(scheduler: Scheduler, by_us: int) -> None:
 
 
 def _record_jump(scheduler: Scheduler, data: dict[str, object]) -> None:
-    scheduler.commit_builder.record(NOBODY, Change("clock", 0, "", "jumped", 0, data))
+    scheduler.commit_builder.record(NO_RUN, Change("clock", 0, "", "jumped", 0, data))
 
 
 def _restore_gates(

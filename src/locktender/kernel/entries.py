@@ -194,7 +194,7 @@ class TaskEntry(msgspec.Struct, eq=False):
         return self.lane is not None and self.lane.live.get(self.id) is self
 
     def is_due(self, now: int) -> bool:
-        """It is to stand at its gates, and does not. A wait stands at none, even if its time has come."""
+        """It should be queued at its gates and is not. A wait is queued at none, even if its time has come."""
         waits = self.state != TaskState.REQUESTED or self.spec.wait is not None or self.unread
         return not waits and self.not_before <= now and not self.in_line
 

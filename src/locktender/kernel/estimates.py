@@ -17,7 +17,7 @@ from heapq import heapify, heapreplace
 from math import ceil, exp, sqrt
 from typing import Final, NamedTuple
 
-LAST: Final = 400
+MAX_DURATIONS_PER_STEP: Final = 400
 """Durations that are kept of each step."""
 MAX_STEPS: Final = 2_000
 PLAYS: Final = 120
@@ -53,7 +53,7 @@ class Holds(Mapping[str, tuple[int, ...]]):
                 oldest = next(iter(self._by_step))
                 del self._by_step[oldest]
                 self._sorted.pop(oldest, None)
-            known = self._by_step[step] = deque(maxlen=LAST)
+            known = self._by_step[step] = deque(maxlen=MAX_DURATIONS_PER_STEP)
         known.append(lasted_us)
         if self._sorted:
             self._sorted.pop(step, None)
@@ -118,7 +118,7 @@ def estimate(
     if not holding or not all(known):
         return None
     most = max(known, key=len)
-    # Above a lowered limit the first places that come free are for nobody.
+    # Above a lowered limit the first freed places are not reused.
     if missing > 1:
         lines.append(Line(ceil(missing) - 1, holding[0].durations))
     turns = sum(line.waiters for line in lines)
@@ -157,9 +157,9 @@ def _kinds(holding: Sequence[Holding], lines: Sequence[Line]) -> dict[int, _Kind
     for key, durations in several.items():
         mean, variation = _moments(durations)
         pace, count = 1.0, len(durations)
-        if mean and count < LAST:
-            # The short ones have ended first: those that go on count as far as they have come. Among the
-            # last `LAST` that ended, the long ones that had begun before all others make up for that.
+        if mean and count < MAX_DURATIONS_PER_STEP:
+            # The short ones have ended first: those that go on count as far as they have come. Once
+            # `MAX_DURATIONS_PER_STEP` are kept, the long ones that had begun before all others make up for that.
             pace += min(1.0, variation * variation) * elapsed[key] / (mean * count)
         doubt = sqrt(variation * variation + UNSEEN * UNSEEN / count)
         found[key] = _Kind(mean, variation, pace, doubt / sqrt(count))
@@ -246,7 +246,7 @@ class SharedPlays:
         for number, play in enumerate(line[:plays]):
             if turns >= len(play.waits):
                 # Some more than are asked for: the next row asks for them.
-                target = turns + AT_ONCE
+                target = turns + TURNS_DRAWN_AHEAD
                 drawn = _bytes(seed, number, 1 + len(holding) + target)
                 for byte in drawn[len(holding) + len(play.waits) :]:
                     heapreplace(play.free, play.free[0] + play.pace * table[byte])
@@ -254,7 +254,8 @@ class SharedPlays:
         return [play.waits[turns] for play in line[:plays]]
 
 
-AT_ONCE: Final = 50
+TURNS_DRAWN_AHEAD: Final = 50
+"""Turns that are drawn beyond the one that was asked for."""
 
 
 def _begun(
@@ -365,7 +366,7 @@ def wait_for(
         return None
     left = sorted(max(usual - each, usual // 10) for each in elapsed)
     used, limit = gate
-    # Above a lowered limit the first places that come free are for nobody.
+    # Above a lowered limit the first freed places are not reused.
     places = left[max(0, len(left) - limit) :] if limit > 0 else left
     slots = (ahead + 1) * need - max(0, limit - used)
     each = max(1, used // len(elapsed))

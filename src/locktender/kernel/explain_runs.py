@@ -304,7 +304,7 @@ class OpenTasks(NamedTuple):
 
 
 def open_tasks(run: RunEntry) -> OpenTasks:
-    """Who is in flight, who stands where, who stands aside; with 100,000 items in line a few are looked at."""
+    """The tasks in flight, queued, and waiting outside queues; of 100,000 queued items only a few are read."""
     in_flight: list[TaskEntry] = []
     aside: list[TaskEntry] = []
     flying = run.in_flight

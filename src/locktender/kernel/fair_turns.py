@@ -37,7 +37,7 @@ class Turns:
         at = self.clock.get(value, 0)
         return max(present, at)
 
-    def took(self, value: str | None) -> None:
+    def advance(self, value: str | None) -> None:
         if self.fair is None or value is None:
             return
         turn = self.of(value)

@@ -233,7 +233,7 @@ class Ledger(RunLedger):
         self.line_up_run(run.returning)
 
     def _waits_for_place(self, run: RunEntry, lane: Lane[TaskEntry]) -> bool:
-        """Whether a task of a run without a place must not stand in line: a worker could start it."""
+        """Whether a task of a run without a place must stay out of the queue, because a worker could start it."""
         gate = lane.worker_gate
         if run.returning is None and not (isinstance(gate, WorkerGate) and gate.unfit):
             self.return_run(run)

@@ -19,7 +19,7 @@ import msgspec
 
 from locktender.base.clock import SECOND
 from locktender.base.durations import spoken
-from locktender.base.events import NOBODY, Change
+from locktender.base.events import NO_RUN, Change
 from locktender.base.model import DeadWorker, WorkerLife, WorkerRow
 from locktender.kernel.scheduler import Scheduler
 
@@ -101,7 +101,7 @@ def set_stalled(scheduler: Scheduler, stalled: Mapping[str, int], now: int) -> N
         worker.stalled_since = now - stalled[worker.id] if stalls else 0
         data: dict[str, object] = {"worker": worker.id}
         after = "stalled" if stalls else "resumed"
-        scheduler.commit_builder.record(NOBODY, Change("worker", 0, "", after, 0, data))
+        scheduler.commit_builder.record(NO_RUN, Change("worker", 0, "", after, 0, data))
         if not stalls:
             scheduler.ledger.put_worker(worker.row, local=worker.local)
 

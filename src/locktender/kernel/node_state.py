@@ -268,7 +268,7 @@ def keep_output(step: NodeState, idx: int, output: bytes, steps: Sequence[NodeSt
 
 
 def _followed_later(step: NodeState, steps: Sequence[NodeState]) -> bool:
-    """Whether a map that follows this one has not begun, or has not come to the items that ended before that."""
+    """Whether a map that follows this one has not begun, or has not yet read the items that ended earlier."""
     return any(
         (not steps[index].expanded or steps[index].behind or steps[index].early)
         and steps[index].phase in (Phase.WAITING, Phase.ACTIVE)

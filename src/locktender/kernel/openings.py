@@ -175,7 +175,7 @@ class _Walk:
                 self._placed.append((worker, gate.requirement.executor))
         if self._queue.reserved.get(lane) is task:
             self._served.add(lane)
-        self._turns.took(lane.fair)
+        self._turns.advance(lane.fair)
         self.started.append(task)
 
     def _take(self, lane: Lane[TaskEntry], count: int) -> None:

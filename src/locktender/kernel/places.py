@@ -9,7 +9,7 @@ A paused run gives its place back as soon as nothing of it is in flight, and pas
 While no worker lives at all, or all drain, no other run could use the place: runs keep theirs, and the others
 stay queued, which costs neither rows nor memory.
 
-Runs are looked at only when something of theirs changed while some gate of workers fits nobody.
+Runs are looked at only when something of theirs changed while some gate of workers matches no live worker.
 """
 
 from __future__ import annotations

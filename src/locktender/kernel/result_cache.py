@@ -20,7 +20,7 @@ from locktender.base import codec
 from locktender.base.changes import CachedResult
 from locktender.base.commits import CacheClear
 from locktender.base.errors import InvalidInput
-from locktender.base.events import NOBODY, Change
+from locktender.base.events import NO_RUN, Change
 from locktender.base.graph import CacheRule
 from locktender.base.ids import run_of
 from locktender.kernel import render
@@ -132,7 +132,7 @@ class ResultCache:
             # What ends in the same commit is not stored: it may have been made of what is to be forgotten.
             for step, flow in self._cleared:
                 data = {"step": step, "flow": flow}
-                builder.record(NOBODY, Change("cache", 0, "", "cleared", 0, data))
+                builder.record(NO_RUN, Change("cache", 0, "", "cleared", 0, data))
             builder.commit.cache_cleared, self._cleared = self._cleared, []
             self._made.clear()
         for made in self._made.values():

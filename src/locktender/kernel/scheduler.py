@@ -12,7 +12,7 @@ import msgspec
 
 from locktender.base.changes import End, Order, TaskRow
 from locktender.base.commits import RunEnd, RunStart
-from locktender.base.events import NOBODY, Change
+from locktender.base.events import NO_RUN, Change
 from locktender.base.graph import Graph
 from locktender.base.limits import Limits
 from locktender.base.model import Failure, LimitRow, Mail, RunRow, WorkerRow
@@ -85,7 +85,7 @@ class Scheduler:
             if rule != self._rules.get((kind, name)):
                 value = None if rule is None else msgspec.json.decode(rule)
                 data = {"kind": kind, "name": name, "rule": value}
-                self.commit_builder.record(NOBODY, Change("limit", 0, "", "in_force", 0, data))
+                self.commit_builder.record(NO_RUN, Change("limit", 0, "", "in_force", 0, data))
         self._rules = rules
         self.ledger.default_runs = ("runs", "") not in rules
         before = self.ledger.limits
@@ -105,7 +105,7 @@ class Scheduler:
                 "labels": row.labels,
             }
             after = "joined" if known is None else "changed"
-            self.commit_builder.record(NOBODY, Change("worker", 0, "", after, 0, data))
+            self.commit_builder.record(NO_RUN, Change("worker", 0, "", after, 0, data))
 
     def order_drain(self, worker: str, request: int, kind: str) -> None:
         """Orders the worker to drain or to take tasks again; from now on tasks are placed accordingly."""
@@ -119,7 +119,7 @@ class Scheduler:
         """A worker left in good order: it holds nothing any more."""
         if self.ledger.workers.drop(worker) is not None:
             data = {"worker": worker, "reason": reason}
-            self.commit_builder.record(NOBODY, Change("worker", 0, "", "left", 0, data))
+            self.commit_builder.record(NO_RUN, Change("worker", 0, "", "left", 0, data))
 
     def worker_lost(
         self,
@@ -133,8 +133,8 @@ class Scheduler:
     ) -> None:
         """The store declared a worker dead: its rows are written already, what follows from them is not.
 
-        `handed_back`: what it was told to leave behind. No attempt is charged for it, but its slots come free
-        no earlier than those of what was abandoned: its bodies ended with the worker, not before.
+        `handed_back`: tasks of its drain list. No attempt is charged for them, but their slots come free no
+        earlier than those of abandoned tasks: their bodies ended with the worker, not before.
         `lease_until`: as its row had it in the end. What is known here may be as old as the worker.
         """
         if lease_until is None:
@@ -156,7 +156,7 @@ class Scheduler:
         self.withdrawn(withdrawn, TaskState.REQUESTED, now)
         self.ledger.workers.drop(worker)
         data = {"worker": worker, "reason": reason}
-        self.commit_builder.record(NOBODY, Change("worker", 0, "", "lost", 0, data))
+        self.commit_builder.record(NO_RUN, Change("worker", 0, "", "lost", 0, data))
 
     def _held(self, attempts: Iterable[tuple[int, int]]) -> Iterator[TaskEntry]:
         """Entries of these attempts, where the attempt still holds its task."""

@@ -47,7 +47,7 @@ def decide(
     made = TickDecision()
     due, last, following = _due(name, spec, timing.ticks(state.last), state.last, now)
     whole = following is None or following > now
-    _Overlaps(spec, state.queued, active, made).take(
+    _Overlaps(spec, state.queued, active, made).decide_ticks(
         _caught_up(name, spec, due, now, made, whole=whole)
     )
     made.missed.sort()
@@ -108,7 +108,7 @@ class _Overlaps:
         most = spec.max_active
         self._most = most if most is not None or spec.overlap == "allow" else 1
 
-    def take(self, ticks: Sequence[int]) -> None:
+    def decide_ticks(self, ticks: Sequence[int]) -> None:
         if self._queued is not None and not self._full:
             queued, self._queued = self._queued, None
             self._fire(queued)

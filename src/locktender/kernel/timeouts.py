@@ -29,9 +29,9 @@ from locktender.kernel.timers import Kind
 from locktender.kernel.waiting_runs import end_sleep
 
 DISPATCH_RECHECK_US = 1_000_000
-LOOKS = 8
+CHECKS_PER_DEADLINE = 8
 """How often within the shortest dispatch deadline of a run its tasks are looked through."""
-SOON_US = LOOKS * 1_000_000
+SOON_US = CHECKS_PER_DEADLINE * 1_000_000
 """A deadline that is no longer gets its timer at the next sweep."""
 FIRST_TASKS = 100
 """Tasks of a long lane whose clocks each sweep starts, the first in line; those behind share their lane's."""
@@ -62,7 +62,7 @@ class Timeouts:
         self._lacking_since: dict[Lane[TaskEntry], int] = {}
         """Long lanes of which every task has lacked only a worker at each sweep, and since when."""
         self._swept_at = 0
-        self._looks: dict[int, int] = {}
+        self._next_checks: dict[int, int] = {}
         """Runs → when they are looked through for tasks whose deadline is near."""
 
     def pass_time(self, now: int) -> list[RunRow]:
@@ -159,7 +159,7 @@ class Timeouts:
         self._parked_since = {lane: since + by for lane, since in self._parked_since.items()}
         self._lacking_since = {lane: since + by for lane, since in self._lacking_since.items()}
         self._swept_at += by if self._swept_at else 0
-        self._looks.clear()
+        self._next_checks.clear()
 
     def left_unanswered(self, entry: TaskEntry, now: int) -> None:
         """Where the worker had the whole time of an offer and did not answer, it is passed over for a while."""
@@ -282,7 +282,7 @@ class Timeouts:
 
         A run is looked through a few times within its shortest deadline, and no more often.
         """
-        looks: dict[int, int] = {}
+        next_checks: dict[int, int] = {}
         left = MAX_CLOCKS_STORED
         for seq, run in self._ledger.runs.items():
             for node in run.files:
@@ -291,19 +291,19 @@ class Timeouts:
                     lane = first.lane
                     if lane is not None and lane.parked_at is lane.worker_gate:
                         self._start_clock(first, lane, now)
-            at = self._looks.get(seq)
+            at = self._next_checks.get(seq)
             if at is None:
-                at = run.row.started_at + self._look_every(run)
+                at = run.row.started_at + self._check_interval(run)
             if at <= now:
-                left = self._look_through(run, now, left)
-                at = now + self._look_every(run) if left > 0 else now
-            looks[seq] = at
-        self._looks = looks
+                left = self._start_due_clocks(run, now, left)
+                at = now + self._check_interval(run) if left > 0 else now
+            next_checks[seq] = at
+        self._next_checks = next_checks
 
-    def _look_every(self, run: RunEntry) -> int:
-        return min(self._shortest_deadline(run) // LOOKS, STORED_AFTER_US)
+    def _check_interval(self, run: RunEntry) -> int:
+        return min(self._shortest_deadline(run) // CHECKS_PER_DEADLINE, STORED_AFTER_US)
 
-    def _look_through(self, run: RunEntry, now: int, most: int) -> int:
+    def _start_due_clocks(self, run: RunEntry, now: int, most: int) -> int:
         """Starts the timers of clocks, and stores those of lanes, `most` of them. How many more may be stored."""
         shortest = self._shortest_deadline(run)
         all_early = shortest > SOON_US and 2 * (now - run.row.started_at) < shortest
@@ -319,7 +319,11 @@ class Timeouts:
             waited, deadline = now - since, entry.dispatch_deadline(self._lifecycle.defaults)
             if deadline <= SOON_US or 2 * waited >= deadline:
                 self._set_clock(entry, since)
-            elif not own and most > 0 and waited >= min(STORED_AFTER_US, deadline // LOOKS):
+            elif (
+                not own
+                and most > 0
+                and waited >= min(STORED_AFTER_US, deadline // CHECKS_PER_DEADLINE)
+            ):
                 self._set_clock(entry, since)
                 most -= 1
         return most

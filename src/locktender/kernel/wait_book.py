@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from locktender.base.clock import MILLISECOND, SECOND
-from locktender.base.events import NOBODY, Change
+from locktender.base.events import NO_RUN, Change
 from locktender.kernel.gates.protocol import Gate, Lane, SlotGate
 from locktender.kernel.gates.worker import WorkerGate
 from locktender.kernel.placement import bound_by_total
@@ -138,10 +138,10 @@ def _holders(ledger: Ledger, gate: Gate, name: str) -> list[tuple[int, int]]:
 
 
 def _named(found: Mapping[int, int]) -> list[tuple[int, int]]:
-    """The runs that hold most slots; the slots of all other runs are recorded under run `NOBODY`."""
+    """The runs that hold most slots; the slots of all other runs are recorded under run `NO_RUN`."""
     named = nlargest(MAX_HOLDERS, found.items(), key=lambda each: each[1])
     others = sum(found.values()) - sum(slots for _, slots in named)
-    return [*named, (NOBODY, others)] if others else named
+    return [*named, (NO_RUN, others)] if others else named
 
 
 def _permits(ledger: Ledger, gates: Iterable[WorkerGate]) -> Iterator[Change]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
-from locktender.base.events import NOBODY, Change
+from locktender.base.events import NO_RUN, Change
 from locktender.kernel.gates.protocol import Block, Lane, WaitClock
 from locktender.kernel.gates.worker import WorkerGate
 
@@ -107,14 +107,14 @@ def record_waits(ledger: Ledger, builder: CommitBuilder, now: int) -> dict[str, 
             data = _numbers(lane, block, name) | {"task": head.id}
             # Runs without gates of their own share their lanes.
             own = cast("tuple[int, object]", lane.key)[0]
-            run, task = (head.run.seq, head.id) if own else (NOBODY, 0)
+            run, task = (head.run.seq, head.id) if own else (NO_RUN, 0)
             builder.record_wait(run, Change("wait", task, "", name, 0, data))
         book.joined[lane] = None
     for lane, head, block in ledger.run_queue.found_blocked:
         name = block.name
         if lane.clock.gate != name and lane.live.get(head.id) is head and _move_to(lane, name, now):
             data = _numbers(lane, block, name) | {"run": head.id}
-            builder.record_wait(NOBODY, Change("wait", 0, "", name, 0, data))
+            builder.record_wait(NO_RUN, Change("wait", 0, "", name, 0, data))
         book.joined[lane] = None
     last: Lane[Any] | None = None
     for entry, data in builder.still_requested():
@@ -128,7 +128,7 @@ def record_waits(ledger: Ledger, builder: CommitBuilder, now: int) -> dict[str, 
             book.joined[lane] = None
             last = lane
     for change in book.changes(ledger, now):
-        builder.record_wait(NOBODY, change)
+        builder.record_wait(NO_RUN, change)
     return found
 
 

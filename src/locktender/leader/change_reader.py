@@ -13,7 +13,7 @@ import msgspec
 from locktender.base import codec
 from locktender.base.changes import End
 from locktender.base.errors import NotLeader
-from locktender.base.events import NOBODY, Change, Event, EventRow, event_of, read_changes
+from locktender.base.events import NO_RUN, Change, Event, EventRow, event_of, read_changes
 from locktender.base.model import Failure, Request, StoredRequest
 from locktender.base.states import EXECUTING_RUNS, TERMINAL_RUNS, RunState, TaskState
 from locktender.kernel.scheduler import Scheduler
@@ -149,12 +149,12 @@ class ChangeReader:
             request = stored.request
             scheduler.commit_builder.commit.requests_done.append(stored.seq)
             if request is None or (stored.taken >= MAX_TAKEN and stored.seq not in self._taken):
-                scheduler.commit_builder.record(NOBODY, refusal(stored))
+                scheduler.commit_builder.record(NO_RUN, refusal(stored))
                 continue
             # Once: it is read again until the commit that ends it is written.
             is_new = stored.seq not in self._taken
             if is_new and request.kind in ("drain", "undrain", "cache_clear"):
-                scheduler.commit_builder.record(NOBODY, ordered(stored.seq, request))
+                scheduler.commit_builder.record(NO_RUN, ordered(stored.seq, request))
             self._taken.add(stored.seq)
             try:
                 await self._carry_out(scheduler, stored.seq, request, now, is_new=is_new)

@@ -20,7 +20,7 @@ from locktender.base.clock import SECOND, SystemClock
 from locktender.base.commits import Commit, RunEnd, RunEvents
 from locktender.base.config import Settings
 from locktender.base.errors import LocktenderError
-from locktender.base.events import NOBODY, Change
+from locktender.base.events import NO_RUN, Change
 from locktender.leader.commit_pipeline import CommitRefused, lost_cycle
 from locktender.leader.leader import Leader
 from locktender.leader.own_worker import OwnWorker
@@ -237,7 +237,7 @@ class Election:
         try:
             again_at = await self._store.now() + round(pause_seconds * SECOND)
             data = {"reason": self._text(error), "terms": self._failed, "again_at": again_at}
-            told = RunEvents(NOBODY, [Change("term", 0, "", "failed", 0, data)])
+            told = RunEvents(NO_RUN, [Change("term", 0, "", "failed", 0, data)])
             await self._store.commit(Commit(term, _LAST_CYCLE, f"leader:{owner}", events=[told]))
         except LocktenderError as refused:
             log.warning("failed to record that a term failed: %s", refused)

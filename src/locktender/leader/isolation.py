@@ -15,7 +15,7 @@ import msgspec
 from locktender.base.changes import End
 from locktender.base.commits import Commit, RunEvents
 from locktender.base.errors import NotLeader
-from locktender.base.events import NOBODY, Change
+from locktender.base.events import NO_RUN, Change
 from locktender.base.ids import run_of
 from locktender.base.model import Failure, LimitRow, Request, StoredRequest, WorkerRow
 from locktender.base.states import RunState
@@ -81,7 +81,7 @@ class Isolation:
         builder = scheduler.commit_builder
         place = scheduler.term, builder.next_cycle(), builder.actor
         if isinstance(fault, RequestFault):
-            told = RunEvents(NOBODY, [refusal(fault.stored, reason_of(fault.cause))])
+            told = RunEvents(NO_RUN, [refusal(fault.stored, reason_of(fault.cause))])
             done = [fault.stored.seq]
             await self._store.commit(Commit(*place, requests_done=done, events=[told]))
         elif isinstance(fault, RunFault):

@@ -175,7 +175,7 @@ class Leader:
             self._background.start(self._outbox.keep(term), "take up submissions of applications")
             try:
                 while not self._closing:
-                    await self._turn(scheduler)
+                    await self._cycle(scheduler)
                 self._pipeline.close()
                 await self._pipeline.drain()
             except (RunFault, CommitRefused, RequestFault) as fault:
@@ -264,7 +264,7 @@ class Leader:
         )
         return {}
 
-    async def _turn(self, scheduler: Scheduler) -> None:
+    async def _cycle(self, scheduler: Scheduler) -> None:
         """One cycle: what changed → decide → send its commit off; then wait for the next change."""
         self._pipeline.check()
         began = asyncio.get_running_loop().time()
@@ -332,7 +332,7 @@ class Leader:
         """The store's time. If that clock was set, what is to come is moved by as much."""
         before = self._store.steady()
         now = await self._store.now()
-        jump = self._clock_watch.saw(now, before, self._store.steady())
+        jump = self._clock_watch.observe(now, before, self._store.steady())
         if jump:
             log.warning("the store's clock jumped by %+.1f s", jump / SECOND)
             clock_jump.move_instants(scheduler, jump)

@@ -29,7 +29,7 @@ from locktender.base.background import to_its_end
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.config import Settings
 from locktender.base.errors import LocktenderError
-from locktender.base.events import NOBODY
+from locktender.base.events import NO_RUN
 from locktender.observe.checkpoint import marks
 from locktender.store.protocol import EventFilter, Store
 from locktender.store.pruning import Prune, sweep
@@ -169,7 +169,7 @@ class Retention:
             after = done.after
             if not after:
                 break
-        rows = await self._store.events(EventFilter(run=NOBODY, limit=OLD_ROWS_WORTH_A_CHECK))
+        rows = await self._store.events(EventFilter(run=NO_RUN, limit=OLD_ROWS_WORTH_A_CHECK))
         return len(rows) == OLD_ROWS_WORTH_A_CHECK and rows[-1].at < before
 
 

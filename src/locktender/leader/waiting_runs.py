@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable
 
 from locktender.base.clock import MILLISECOND, SECOND
-from locktender.base.events import NOBODY, Event
+from locktender.base.events import NO_RUN, Event
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.waiting_runs import put_cached
@@ -65,7 +65,7 @@ class WaitingRuns:
     def sent(self, event: Event, scheduler: Scheduler) -> None:
         """A client has sent an event."""
         number = int(event.data.get("n") or 0)
-        if event.run == NOBODY:
+        if event.run == NO_RUN:
             self._topics.append(number)
         elif number not in self._known:
             self._to_run(event.run, scheduler)

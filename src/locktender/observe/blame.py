@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from locktender.base.durations import spoken
-from locktender.base.events import NOBODY, Event, EventRow, unpack
+from locktender.base.events import NO_RUN, Event, EventRow, unpack
 from locktender.base.graph import Graph, Node
 from locktender.base.model import RunRow
 from locktender.base.states import OUTBOX_RUNS, TERMINAL_RUNS, TaskState
@@ -149,7 +149,7 @@ async def read_times(
     """What the time of each task went into, and who held which gate meanwhile."""
     ended = row.state in TERMINAL_RUNS or row.state in OUTBOX_RUNS
     first, last = (history[0].seq, history[-1].seq) if history else (1, 1)
-    common = await _events(store, NOBODY, first - 1, last if ended else None)
+    common = await _events(store, NO_RUN, first - 1, last if ended else None)
     gates: dict[int, str] = {}
     if not ended:
         nodes = () if graph is None else graph.nodes

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from locktender.base.clock import SECOND
-from locktender.base.events import NOBODY, Event, EventRow, unpack
+from locktender.base.events import NO_RUN, Event, EventRow, unpack
 from locktender.base.graph import Node
 from locktender.base.model import RunRow
 from locktender.base.text import gate_word
@@ -84,7 +84,7 @@ class Samples:
     ) -> dict[int, float]:
         """Run → its share of the gate between two instants; they add up to 1. Empty: not known.
 
-        Under `NOBODY` is what nobody is to blame for. `of`: of workers, the name of what was required of them;
+        Under `NO_RUN` is time not attributed to any run. `of`: of workers, the name of what was required of them;
         without it all that waited for workers count alike. `most`: about so many samples are looked at, each
         for as long as the next one is away; None: all.
         """
@@ -108,7 +108,7 @@ class Samples:
             following = number + numbers.step
             left = start if number == first else at[number]
             right = min(end, at[following]) if following < last else end
-            several = held[number] or ((NOBODY, 1),)
+            several = held[number] or ((NO_RUN, 1),)
             slots = sum(each for _, each in several)
             for run, own in several:
                 found[run] = found.get(run, 0.0) + max(1, right - left) * own / slots
@@ -122,11 +122,11 @@ def required_by(nodes: Sequence[Node], node: int) -> str:
 
 
 def charged(us: int, shares: Mapping[int, float]) -> dict[int, int]:
-    """`us` by run, in whole microseconds; rounded so that nothing is left over but what nobody is to blame for."""
+    """`us` by run, in whole microseconds; rounded so that only time not attributed to any run is left over."""
     found = {run: int(us * share) for run, share in shares.items()}
     if found:
         found[max(found, key=lambda run: found[run])] += us - sum(found.values())
-    return {run: part for run, part in found.items() if part and run != NOBODY}
+    return {run: part for run, part in found.items() if part and run != NO_RUN}
 
 
 class HolderNames:
@@ -186,7 +186,7 @@ class CostBook:
         if self._after is None:
             self._after = await last_before(self._store, since)
         while rows := await self._store.events(
-            EventFilter(run=NOBODY, after=self._after, limit=PAGE)
+            EventFilter(run=NO_RUN, after=self._after, limit=PAGE)
         ):
             self._add([row for row in rows if row.seq not in self._read], since)
             self._after = rows[-1].seq

@@ -60,14 +60,16 @@ async def with_pauses(store: Store, why: Why) -> Why:
     if not pauses:
         return why
 
-    def told(several: tuple[Reason, ...]) -> tuple[Reason, ...]:
-        return tuple(_told(each, pauses, why.now) for each in several)
+    def with_authors(several: tuple[Reason, ...]) -> tuple[Reason, ...]:
+        return tuple(_with_pause_author(each, pauses, why.now) for each in several)
 
-    waiting = (msgspec.structs.replace(each, reasons=told(each.reasons)) for each in why.waiting)
-    return msgspec.structs.replace(why, reasons=told(why.reasons), waiting=tuple(waiting))
+    waiting = (
+        msgspec.structs.replace(each, reasons=with_authors(each.reasons)) for each in why.waiting
+    )
+    return msgspec.structs.replace(why, reasons=with_authors(why.reasons), waiting=tuple(waiting))
 
 
-def _told(reason: Reason, pauses: dict[str, PoolPause], now: int) -> Reason:
+def _with_pause_author(reason: Reason, pauses: dict[str, PoolPause], now: int) -> Reason:
     pause = pauses.get(reason.gate.removeprefix(_PAUSED))
     if pause is None or not reason.gate.startswith(_PAUSED):
         return reason

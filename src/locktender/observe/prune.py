@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import msgspec
 
 from locktender.base.clock import SECOND
-from locktender.base.events import HISTORY, NOBODY, Change, Event, unpack
+from locktender.base.events import HISTORY, NO_RUN, Change, Event, unpack
 from locktender.observe.checkpoint import Checkpoint, HistorySums, add_up, write_checkpoint
 from locktender.store.protocol import EventFilter, RunFilter, Store, Thin
 from locktender.store.pruning import TERMINAL, Prune, sweep
@@ -67,7 +67,7 @@ def superseded(rows: Iterable[Sequence[Event]], first_of_a_run: int) -> list[int
 
 
 class _Facts:
-    """Where what is so was said last."""
+    """The last event that states each fact still in force."""
 
     def __init__(self, first_of_a_run: int) -> None:
         self._first_of_a_run = first_of_a_run
@@ -131,7 +131,7 @@ class _Facts:
 
 async def thin_out(store: Store, before: int, checked: int, who: str) -> int:
     """Removes rows of no run that are older than `before` and checked; how many."""
-    rows = await store.events(EventFilter(run=NOBODY, limit=MAX_ROWS))
+    rows = await store.events(EventFilter(run=NO_RUN, limit=MAX_ROWS))
     old = [row for row in rows if row.seq <= checked and row.at < before]
     goes = superseded(map(unpack, old), await _first_of_a_run(store))
     gone = 0
@@ -140,7 +140,7 @@ async def thin_out(store: Store, before: int, checked: int, who: str) -> int:
             # The oldest first: what a row takes back must not outlive it.
             several = goes[start : start + ROWS_PER_BATCH]
             data = {"rows": len(several), "thinned": old[-1].seq, "who": who}
-            thin = Thin(NOBODY, several, Change("audit", 0, "", "thinned", 0, data))
+            thin = Thin(NO_RUN, several, Change("audit", 0, "", "thinned", 0, data))
             if not await store.thin(thin):
                 break  # another process removes them
             gone += len(several)
@@ -151,7 +151,7 @@ async def thin_out(store: Store, before: int, checked: int, who: str) -> int:
 async def _first_of_a_run(store: Store) -> int:
     """The seq of the first event of a run; 0: not known, it may be any."""
     first = await store.events(EventFilter(limit=1_000))
-    return next((row.seq for row in first if row.run > NOBODY), 0)
+    return next((row.seq for row in first if row.run > NO_RUN), 0)
 
 
 async def _add_up_marks(store: Store) -> None:

@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 
 from locktender.base.changes import TaskRow
-from locktender.base.events import NOBODY, Event, EventRow, unpack
+from locktender.base.events import NO_RUN, Event, EventRow, unpack
 from locktender.base.graph import Graph
 from locktender.base.ids import run_of
 from locktender.base.limits import Fair, Limits
 from locktender.base.model import RunRow
 from locktender.base.states import RunState, TaskState
 from locktender.kernel import clock_jump, lanes
-from locktender.kernel.estimates import LAST
+from locktender.kernel.estimates import MAX_DURATIONS_PER_STEP
 from locktender.kernel.fair_turns import Turns
 from locktender.kernel.lanes import rank
 from locktender.kernel.lifecycle import Defaults
@@ -82,7 +82,7 @@ def typical(snapshot: Snapshot, scheduler: Scheduler) -> Typical:
         if row.state == TaskState.COMPLETED and row.started_at:
             by_step.setdefault(_step(scheduler, row), []).append(row.ended_at - row.started_at)
     steps = {step: times for step, times in by_step.items() if step}
-    holds = {step: tuple(sorted(times[-LAST:])) for step, times in steps.items()}
+    holds = {step: tuple(sorted(times[-MAX_DURATIONS_PER_STEP:])) for step, times in steps.items()}
     return Typical({step: median(times) for step, times in steps.items()}, holds=holds)
 
 
@@ -118,7 +118,7 @@ async def line_of(store: Store, row: RunRow, view: QueueView) -> QueuePosition:
     turns, known = Turns(), True
     if len({group.value for group in groups} | {own}) > 1:
         if found.cut:
-            turns.set(fair)  # of an incomplete count nobody's turns are told
+            turns.set(fair)  # turns are unknown if the count is incomplete
         else:
             turns, known = await turns_taken(store, fair)
     return QueuePosition(turns, own, found.rank, groups, known=known, cut=found.cut)
@@ -167,7 +167,7 @@ async def turns_taken(store: Store, fair: Fair) -> tuple[Turns, bool]:
 def _turn_events(rows: Sequence[EventRow]) -> Iterator[Event]:
     """What may concern turns, the last first."""
     for row in reversed(rows):
-        if row.run <= NOBODY or b'"turn":' in row.body:
+        if row.run <= NO_RUN or b'"turn":' in row.body:
             yield from reversed(unpack(row))
 
 
@@ -247,7 +247,7 @@ def in_turn(rows: list[RunRow], limits: Limits, turns: Turns) -> list[RunRow]:
             heapreplace(front, (actual, value))  # turns have moved on since
             continue
         found.append(line.pop()[3])
-        turns.took(value)
+        turns.advance(value)
         if line:
             heapreplace(front, (_key(line, value, turns), value))
         else:

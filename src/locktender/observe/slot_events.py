@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from locktender.base.events import NOBODY, Event, unpack
+from locktender.base.events import NO_RUN, Event, unpack
 from locktender.base.model import WorkerLife
 from locktender.base.states import HOLDING, TaskState
 from locktender.store.protocol import EventFilter, Store
@@ -32,7 +32,7 @@ async def lane_changes(store: Store, history: Sequence[Event]) -> list[Event]:
     # The lane may have been blocked with the commit that requested the first of them.
     after, last = joined[0].seq, history[-1].seq
     found: list[Event] = []
-    while rows := await store.events(EventFilter(run=NOBODY, after=after, limit=PAGE)):
+    while rows := await store.events(EventFilter(run=NO_RUN, after=after, limit=PAGE)):
         for row in rows:
             found += [
                 event

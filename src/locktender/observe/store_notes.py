@@ -9,7 +9,7 @@ import msgspec
 
 from locktender.base.clock import SECOND
 from locktender.base.durations import spoken
-from locktender.base.events import NOBODY, Event, unpack
+from locktender.base.events import NO_RUN, Event, unpack
 from locktender.base.text import WORKER_GATE, counted
 from locktender.kernel.reasons import Reason
 from locktender.store.protocol import EventFilter, Store
@@ -28,7 +28,7 @@ async def troubles(store: Store) -> tuple[str, ...]:
     found += [f"worker {row.id} is left out: {row.unreadable}" for row in workers if row.unreadable]
     for row in reversed(await store.events(EventFilter(limit=EVENTS_READ, newest=True))):
         with suppress(msgspec.MsgspecError, UnicodeError, TypeError):
-            if row.run == NOBODY and b'"term"' in row.body:
+            if row.run == NO_RUN and b'"term"' in row.body:
                 found += [text for event in unpack(row) if (text := _failed_term(event, now))]
             if row.cycle > 0:
                 break  # the last thing that a leader wrote: no term has failed since

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from locktender.base.events import NOBODY, EventRow, unpack
+from locktender.base.events import NO_RUN, EventRow, unpack
 from locktender.base.graph import Graph, Node, needs_of
 from locktender.base.model import RunRow
 from locktender.base.states import ENDS, OUTBOX_RUNS, TERMINAL_RUNS
@@ -180,7 +180,7 @@ async def timeline_run(store: Store, row: RunRow, part: TimelinePart | None = No
 async def _samples(store: Store, row: RunRow, rows: Sequence[EventRow]) -> Samples:
     """Who held which gate meanwhile. Only rows that say so are decoded: there are many."""
     last = rows[-1].seq if row.state in TERMINAL_RUNS else None
-    common = await history_rows(store, NOBODY, rows[0].seq - 1, last)
+    common = await history_rows(store, NO_RUN, rows[0].seq - 1, last)
     return Samples(event for each in common if b'"held"' in each.body for event in unpack(each))
 
 

@@ -11,7 +11,7 @@ from locktender.base.graph import Graph
 from locktender.base.model import RunRow
 from locktender.kernel import lanes
 from locktender.kernel.entries import QueuedRun
-from locktender.kernel.estimates import LAST, SharedPlays
+from locktender.kernel.estimates import MAX_DURATIONS_PER_STEP, SharedPlays
 from locktender.kernel.explain_runs import explain_queued, place_precision, runs_to_start
 from locktender.kernel.fair_turns import Turns
 from locktender.kernel.queue_position import QueueGroup, QueuePosition
@@ -198,7 +198,7 @@ async def _explained(
     # Times of other flows are no estimate for this one.
     typical = Typical(
         run_us=median(lasted) if lasted else None,
-        run_holds=tuple(sorted(lasted[-LAST:])),
+        run_holds=tuple(sorted(lasted[-MAX_DURATIONS_PER_STEP:])),
         plays=plays,
     )
     replaced = await _replaced(store, row)

@@ -13,7 +13,7 @@ from locktender.base import ids
 from locktender.base.changes import Bucket, CachedResult, Linger, Order, TaskRow
 from locktender.base.clock import MILLISECOND
 from locktender.base.commits import CacheClear, Commit, EventWait, RunEvents, Silence
-from locktender.base.events import NOBODY, Change, Event
+from locktender.base.events import NO_RUN, Change, Event
 from locktender.base.graph import Graph, Node, read_graph
 from locktender.base.ids import RunId
 from locktender.base.limits import Limits
@@ -363,7 +363,7 @@ class Model:
                 continue
             del self.workers[worker.id]
             lost = Lost(worker.id, reason, [], [])
-            gone = RunEvents(NOBODY, [worker_changes.lost(lost.worker, lost.reason)])
+            gone = RunEvents(NO_RUN, [worker_changes.lost(lost.worker, lost.reason)])
             self.log(now, actor, [gone], term, cycle)
             for row in list(self.tasks.values()):
                 if row.worker != worker.id or row.state not in HOLDING:

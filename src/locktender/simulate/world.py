@@ -14,7 +14,7 @@ import msgspec
 from locktender.base.changes import End, TaskRow
 from locktender.base.clock import SECOND
 from locktender.base.commits import RunEvents
-from locktender.base.events import NOBODY, Change, Event
+from locktender.base.events import NO_RUN, Change, Event
 from locktender.base.graph import Graph
 from locktender.base.ids import RunId, run_of
 from locktender.base.model import RunRow, WorkerLife
@@ -285,7 +285,7 @@ class SimWorld:
         )
         elected = Change("leader", 0, "", scheduler.owner)
         model.log(
-            self.now, scheduler.commit_builder.actor, [RunEvents(NOBODY, [elected])], model.term
+            self.now, scheduler.commit_builder.actor, [RunEvents(NO_RUN, [elected])], model.term
         )
         scheduler.graphs = model.graphs
         scheduler.begin(list(model.rules.values()))
@@ -366,7 +366,7 @@ class SimWorld:
         if self.scheduler is not scheduler or self._due != when:
             return
         self._due = None
-        if jump := self._clock_watch.saw(self.now, self.steady, self.steady):
+        if jump := self._clock_watch.observe(self.now, self.steady, self.steady):
             move_instants(scheduler, jump)
         self._fed -= waits.wake(scheduler, self.model, self.now)
         self._gather(scheduler)
@@ -391,7 +391,7 @@ class SimWorld:
         fresh, self._seen = model.events[self._seen :], len(model.events)
         for event in fresh:
             if event.subject == "task" and event.actor.startswith("worker:"):
-                self._learn(scheduler, event)
+                self._apply_event(scheduler, event)
         for worker in model.workers.values():
             known = scheduler.ledger.workers.by_id.get(worker.id)
             if known is None or known.row != worker:
@@ -400,7 +400,7 @@ class SimWorld:
         waits.put_heads(scheduler, model, self._fed)
         waits.deliver(scheduler, model, fresh, self.now)
 
-    def _learn(self, scheduler: Scheduler, event: Event) -> None:
+    def _apply_event(self, scheduler: Scheduler, event: Event) -> None:
         if event.after == TaskState.RUNNING:
             scheduler.accepted(event.task, event.token, event.at)
             return

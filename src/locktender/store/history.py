@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from locktender.base.events import NOBODY, Change, EventRow, pack, read_changes
+from locktender.base.events import NO_RUN, Change, EventRow, pack, read_changes
 from locktender.base.ids import run_of
 from locktender.base.states import TaskState
 
@@ -48,7 +48,7 @@ def by_run(changes: Iterable[Change]) -> Mapping[int, list[Change]]:
     """Changes of tasks under the runs they belong to; those of no task under no run."""
     found: dict[int, list[Change]] = {}
     for change in changes:
-        run = run_of(change.task) if change.task else NOBODY
+        run = run_of(change.task) if change.task else NO_RUN
         found.setdefault(run, []).append(change)
     return found
 

@@ -63,7 +63,7 @@ class Throttles:
         at = starts[-throttle.count] + throttle.per_us
         return at if at > now else 0
 
-    def take(self, throttle: ThrottleLine, at: int) -> None:
+    def record_start(self, throttle: ThrottleLine, at: int) -> None:
         starts = self._starts.setdefault(throttle.name, [])
         starts.append(at)
         del starts[: -throttle.count]

@@ -54,12 +54,13 @@ def read_migrations(folder: Path) -> list[Migration]:
     return found
 
 
-def no_store(where: str) -> NotFound:
+def no_store(where: str, hint: str | None = None) -> NotFound:
+    """`hint`: for a command that names the store in another way than by `--url`."""
     return NotFound(
         f"there is no store at {where} yet.",
         field="url",
         got=where,
-        hint="locktender run FILE.py:flow makes one; --url names another.",
+        hint=hint or "locktender run FILE.py:flow makes one; --url names another.",
     )
 
 

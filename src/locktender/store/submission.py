@@ -174,7 +174,7 @@ class Admission:
         self.throttles = Throttles(self._facts.throttles)
         for seq, run, _ in self.new if self._facts.throttles else ():
             if run.throttle is not None:
-                self.throttles.take(run.throttle, self._wakes.get(seq, self.now))
+                self.throttles.record_start(run.throttle, self._wakes.get(seq, self.now))
 
     def _one(self, run: NewRun) -> Submitted:
         known = self._known.get(run.id)
@@ -213,7 +213,7 @@ class Admission:
         if wake_at:
             self._wakes[self._next + 1] = wake_at
         if run.throttle is not None:
-            self.throttles.take(run.throttle, wake_at or facts.now)
+            self.throttles.record_start(run.throttle, wake_at or facts.now)
         return self._admit(run, waits_for)
 
     def _refusal(self, run_id: str, full: Full | None) -> Submitted:

@@ -140,9 +140,9 @@ class LoopLag:
     def _late(self, half: float) -> None:
         """No answer after half the threshold: look until it is the same one twice running, a later one
         three times, then wait for the end of it."""
-        before, times, enough = self._see(), 1, 2
+        before, times, enough = self._sample(), 1, 2
         while not self._answered.wait(half):
-            sight = self._see()
+            sight = self._sample()
             if before is None or sight is None or before.who != sight.who:
                 # Who comes later has not been late for as long: looked at once more.
                 before, times, enough = sight, 1, 3
@@ -160,7 +160,7 @@ class LoopLag:
         if step is not None and self._on_block is not None and not self._stop.is_set():
             self._on_block(step, self._answered_at - self._asked_at)
 
-    def _see(self) -> LoopSample | None:
+    def _sample(self) -> LoopSample | None:
         holder = self._holder()
         frame = frame_of(self._loop_thread.ident or 0)
         if holder is not None:

@@ -9,7 +9,11 @@ from locktender.kernel.gates.protocol import SlotGate
 
 
 class PoolGate(SlotGate):
-    """At most `limit` slots in use at once, over all runs."""
+    """At most `limit` slots in use at once, over all runs.
+
+    Whether a task fits is decided by `Gate.blocks` (protocol.py); `AdmissionQueue._counts_agree` is the
+    short form.
+    """
 
     __slots__ = ("lease_us",)
 

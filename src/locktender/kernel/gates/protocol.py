@@ -22,7 +22,7 @@ from locktender.base.limits import PoolRule
 
 UNBOUNDED: Final = 1 << 62
 MAX_COUNTED_AT_ONCE: Final = 8
-"""Of a lane: to count so few takes less than to look up whether they were counted."""
+"""Up to this many waiters are counted directly; looking up a stored count takes longer."""
 MAX_COUNTED_SINGLY: Final = 200
 Key = tuple[int, int, int, int]
 """Global order: priority, fair turn, age, id. Smaller goes first."""

@@ -58,7 +58,7 @@ def _is_skipped(tally: UseCount) -> bool:
 def _undone(run: CheckedRun, graph: GraphPlan) -> frozenset[int]:
     """Nodes whose work a clean-up has undone, in one task at least: what it took, all that follows, and itself.
 
-    One that ran and completed nothing undid nothing: it runs again, and so does what follows from it.
+    A clean-up that completed no task has undone nothing; it runs again, and so do the tasks that follow from it.
     """
     undone: set[int] = set()
     for plan in graph.nodes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from locktender.base.clock import SECOND
-from locktender.base.events import NOBODY, Event
+from locktender.base.events import NO_RUN, Event
 from locktender.base.graph import AwaitedEvent
 from locktender.observe.checker.history import Violation
 from locktender.observe.checker.rule import Rule, Watch
@@ -36,7 +36,7 @@ class MailRule(Rule):
 
     def mail(self, event: Event) -> None:
         n, name = int(event.data.get("n") or 0), str(event.data.get("name"))
-        if event.run == NOBODY:
+        if event.run == NO_RUN:
             self.topics[n] = name
             return
         run = self.world.run(event.run)

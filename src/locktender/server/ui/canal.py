@@ -32,9 +32,9 @@ from locktender.store.protocol import Traffic
 
 TOP, BOTTOM = 58.0, 208.0
 """Between these a chamber fills."""
-FULL = 10_000
-"""As many fill a chamber to its brim."""
-LOWEST = 10.0
+COUNT_AT_BRIM = 10_000
+"""With so many a chamber is full to its brim."""
+MIN_HEIGHT = 10.0
 MAX_BANDS = 5
 ENDED_WELL = ("succeeded", "cancelled")
 
@@ -153,8 +153,8 @@ def _height(count: int) -> float:
     """Of water: by orders of magnitude, so that ten and ten thousand can be compared."""
     if count <= 0:
         return 0.0
-    part = log10(1 + count) / log10(1 + FULL)
-    return round(LOWEST + (BOTTOM - TOP - LOWEST) * min(1.0, part), 1)
+    part = log10(1 + count) / log10(1 + COUNT_AT_BRIM)
+    return round(MIN_HEIGHT + (BOTTOM - TOP - MIN_HEIGHT) * min(1.0, part), 1)
 
 
 def gate_href(gate: GateCount) -> str:

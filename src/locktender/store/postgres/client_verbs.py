@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from locktender.base.errors import DataRefused
-from locktender.base.events import NOBODY, pack
+from locktender.base.events import NO_RUN, pack
 from locktender.base.ids import MAX_RUNS
 from locktender.base.limits import Limits
 from locktender.kernel.lanes import rank
@@ -55,7 +55,7 @@ from locktender.store.submission import (
 
 COPY_OVER = 1_000
 """More runs than this are copied in."""
-CROWDED = 64
+LOCKED_SUBMITS_AFTER_LOST_RACE = 64
 """After a lost race so many submissions wait for the lock. While a process holds it, no other admits runs."""
 
 Answer = list[Submitted] | Exception
@@ -92,7 +92,7 @@ async def submit_all(
             if await _write_at_once(tx, admission, submits, lanes):
                 return answers
             # Among many submitters most tries without the lock are wasted: the lock is first come, first served.
-            tx.known.crowded = CROWDED
+            tx.known.crowded = LOCKED_SUBMITS_AFTER_LOST_RACE
             if (quick := await submit_in_line(tx, submits, clock)) is not None:
                 return [*quick]
     async with tx.transaction("begin_alone"):
@@ -397,7 +397,7 @@ async def set_limits(tx: PostgresSession, changes: list[SetLimit]) -> None:
         parts = Parts()
         parts.add("now", alias="clock")
         parts.add("open_fence", alias="fence")
-        parts.add("events_given", [NOBODY], [pack(changed.asked)], alias="told")
+        parts.add("events_given", [NO_RUN], [pack(changed.asked)], alias="told")
         parts.add("event_add", now, 0, 0, CLIENT)
         parts.add("wake", *tx.hint("limit"))
         await tx.compose(parts)

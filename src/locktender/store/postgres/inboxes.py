@@ -34,7 +34,7 @@ class Inbox:
         if told.offers or told.look:
             self.filled.set()
 
-    def take(self) -> OfferNotice:
+    def receive(self) -> OfferNotice:
         received = OfferNotice(self.offers, self.look)
         self.offers, self.look = [], False
         self.filled.clear()
@@ -60,7 +60,7 @@ class ReceivedEnds:
             self._runs, self._look = [], True
         self._filled.set()
 
-    async def take(self, timeout_seconds: float) -> RunsEnded:
+    async def receive(self, timeout_seconds: float) -> RunsEnded:
         try:
             async with asyncio.timeout(timeout_seconds):
                 await self._filled.wait()
@@ -90,7 +90,7 @@ class ReceivedCommits:
         self._outbox = True
         self._filled.set()
 
-    def look(self) -> None:
+    def request_read(self) -> None:
         self._look = True
         self._filled.set()
 
@@ -103,7 +103,7 @@ class ReceivedCommits:
         try:
             lowest, highest = number_of(first), number_of(last)
         except ValueError:
-            self.look()
+            self.request_read()
             return
         if len(self._queued) + highest - lowest < MAX_QUEUED_RUNS:
             self._queued += range(lowest, highest + 1)
@@ -111,21 +111,21 @@ class ReceivedCommits:
                 self._carried.append((lowest, highest, rows))
             self._filled.set()
         else:
-            self.look()
+            self.request_read()
 
     def mailed(self, parts: list[str]) -> None:
         try:
             run, number = map(number_of, parts)
         except ValueError:
-            self.look()  # of a topic
+            self.request_read()  # of a topic
             return
         if len(self._mailed) < MAX_QUEUED_RUNS:
             self._mailed.append((run, number))
             self._filled.set()
         else:
-            self.look()
+            self.request_read()
 
-    async def take(self, timeout_seconds: float) -> ChangeNotice:
+    async def receive(self, timeout_seconds: float) -> ChangeNotice:
         try:
             async with asyncio.timeout(timeout_seconds):
                 await self._filled.wait()

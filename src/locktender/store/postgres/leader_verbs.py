@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from locktender.base.errors import StoreBusy
-from locktender.base.events import NOBODY, Change, pack
+from locktender.base.events import NO_RUN, Change, pack
 from locktender.base.ids import MAX_TERM
 from locktender.store.decode import asked_workers, encode, read_provision_status
 from locktender.store.postgres.commits import not_leader
@@ -77,7 +77,7 @@ async def _acquire(tx: PostgresSession, elect: Elect) -> Leadership | None:
         parts = Parts()
         parts.add("now", alias="clock")
         parts.add("open_fence", alias="fence")
-        parts.add("events_given", [NOBODY], [pack([change])], alias="told")
+        parts.add("events_given", [NO_RUN], [pack([change])], alias="told")
         parts.add("event_add", now, term, 0, f"leader:{elect.owner}")
         parts.add("wake", *tx.hint("leader"))
         await tx.compose(parts)

@@ -210,7 +210,7 @@ class Listener:
         for inbox in self._inboxes.values():
             inbox.put(OfferNotice([], look=True))
         self._ended.put(None)
-        self._changes.look()
+        self._changes.request_read()
         self._rise()
 
     def _rise(self) -> None:
@@ -226,18 +226,18 @@ class Listener:
         if inbox is None:
             # A process has one worker: drop the inbox of the worker before it, which lost its lease.
             self._inboxes = {worker: Inbox()}
-            return self._inboxes[worker].take()
+            return self._inboxes[worker].receive()
         try:
             async with asyncio.timeout(timeout_seconds):
                 await inbox.filled.wait()
         except TimeoutError:
             inbox.look = True
-        return inbox.take()
+        return inbox.receive()
 
     async def ended_runs(self, timeout_seconds: float) -> RunsEnded:
         """Waits for runs that other processes' commits end; after the timeout one looks anyway."""
         self._require(self._options.ends_channel)
-        return await self._ended.take(timeout_seconds)
+        return await self._ended.receive(timeout_seconds)
 
     def forget_ends(self) -> bool:
         """The caller reads states by itself from now on. False: this process listens to commits anyway."""
@@ -250,7 +250,7 @@ class Listener:
     async def changes(self, timeout_seconds: float) -> ChangeNotice:
         """Waits for other processes' commits; after the timeout one looks anyway."""
         self._require(self._options.channel)
-        return await self._changes.take(timeout_seconds)
+        return await self._changes.receive(timeout_seconds)
 
     async def wait(self, seen: int, timeout_seconds: float) -> int:
         """The mark, as soon as it is beyond `seen` or the time is over."""
@@ -367,5 +367,5 @@ class Listener:
         elif verb == OUTBOX:
             self._changes.outbox()
         else:
-            self._changes.look()
+            self._changes.request_read()
         self._rise()

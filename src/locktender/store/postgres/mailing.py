@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from locktender.base.events import NOBODY, pack
+from locktender.base.events import NO_RUN, pack
 from locktender.base.model import Mail
 from locktender.store.history import CLIENT
 from locktender.store.mailing import judge_send, sent_event
@@ -65,7 +65,7 @@ async def _send(tx: PostgresSession, event: SendEvent) -> EventSent:
         # Two that send to one run come one after the other: numbers are in the order of commits.
         await tx.row("mail_turn", event.run or f"topic {event.name}")
         if event.run is None:
-            run = NOBODY
+            run = NO_RUN
             [[now]], [[version]] = await tx.several(("now", ()), ("limits_version", ()))
             limits = await tx.limits(version)
             await tx.run("mail_forget", event.name, now - limits.topic_retention_us)
@@ -84,7 +84,7 @@ async def _send(tx: PostgresSession, event: SendEvent) -> EventSent:
             parts.add("open_fence", alias="fence")
             parts.add("events_given", [run], [pack([sent_event(event, n)])], alias="told")
             parts.add("event_add", now, 0, 0, CLIENT)
-            parts.add("wake", *tx.hint(f"{MAIL} {run} {n}" if run != NOBODY else MAIL))
+            parts.add("wake", *tx.hint(f"{MAIL} {run} {n}" if run != NO_RUN else MAIL))
             await tx.compose(parts)
     return answer
 

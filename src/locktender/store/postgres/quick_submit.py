@@ -6,9 +6,8 @@ reckoned here is right and not before that of the last run, and the runs fit und
 judged in the statement's snapshot, and `last_run` and `admissions` must still be as in that snapshot when their
 rows are updated: a submitter that was admitted meanwhile changed one of them. So it is as if this one were alone.
 Where a condition fails nothing is written, and the other way decides. Where many submit, the statement itself
-waits for their lock, in a function that reads all this behind it (`may_admit`): also one round trip, and while the
-lock is held nobody is waited for but the server and its disk. The statement counts the numbers of the runs from
-`last_run`.
+waits for their lock, in a function that reads all this behind it (`may_admit`): also one round trip, and no client
+round trip happens while the lock is held. The statement counts the numbers of the runs from `last_run`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from locktender.base.clock import SECOND
 from locktender.base.errors import StoreBusy
-from locktender.base.events import NOBODY, Change, pack
+from locktender.base.events import NO_RUN, Change, pack
 from locktender.base.model import Failure, WorkerLife
 from locktender.base.states import EXECUTING_RUNS, TERMINAL_RUNS, RunState
 from locktender.kernel.lanes import rank
@@ -160,7 +160,7 @@ async def _declare_lost(tx: PostgresSession, expire: Expire) -> list[Lost] | Non
         await tx.run("lost_add", sorted(lost), now)
         await tx.run("lost_prune", now - _REMEMBER_US)
         gone = [worker_changes.lost(entry.worker, entry.reason) for entry in lost.values()]
-        events = {NOBODY: gone, **by_run(changes)}
+        events = {NO_RUN: gone, **by_run(changes)}
         parts = Parts()
         parts.add("now", alias="clock")
         parts.add("open_fence", alias="fence")

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from locktender.base.changes import End, Order
-from locktender.base.events import NOBODY, Change, pack
+from locktender.base.events import NO_RUN, Change, pack
 from locktender.base.ids import TASK_BITS
 from locktender.base.states import TaskState
 from locktender.store.decode import encode, known_worker
@@ -86,7 +86,7 @@ async def _prove_life(tx: PostgresSession, worker: str) -> None:
 
 
 def _record(parts: Parts, worker: str, changes: Sequence[Change]) -> None:
-    parts.add("events_given", [NOBODY], [pack(changes)], alias="told")
+    parts.add("events_given", [NO_RUN], [pack(changes)], alias="told")
     parts.add("event_add", None, 0, 0, f"worker:{worker}")
 
 

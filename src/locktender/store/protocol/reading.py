@@ -262,7 +262,7 @@ class Reading(StoreBase, Protocol):
     async def forget_ends(self) -> bool:
         """The caller reads states by itself from now on: other processes' commits need not wake this one.
 
-        False: to be told costs nothing, or this process is told anyway. Ends before the next `wait_for_ends` are
+        False: notifications are free here, or arrive in any case. Ends before the next `wait_for_ends` are
         named by it, or it sets `look`.
         """
         return False

@@ -42,7 +42,7 @@ class Thin(msgspec.Struct, frozen=True):
     """Remove rows of the history that belong to no run, all of them or none, and say so in the history."""
 
     run: int
-    """`NOBODY` or `HISTORY`."""
+    """`NO_RUN` or `HISTORY`."""
     seqs: list[int]
     remark: Change
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from locktender.base.clock import SECOND
-from locktender.base.events import NOBODY
+from locktender.base.events import NO_RUN
 from locktender.base.limits import Limits
 from locktender.base.model import Request
 from locktender.kernel.lanes import rank
@@ -193,7 +193,7 @@ def set_limits(tx: SqliteSession, changes: list[SetLimit]) -> None:
     tx.run("limits_changed")
     if changed.recount:
         _recount(tx, changed.after)
-    record(tx, now, CLIENT, [(NOBODY, changed.asked)])
+    record(tx, now, CLIENT, [(NO_RUN, changed.asked)])
 
 
 def _recount(tx: SqliteSession, limits: Limits) -> None:

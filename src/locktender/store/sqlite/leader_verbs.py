@@ -13,7 +13,7 @@ from collections.abc import Callable
 from locktender.base.clock import SECOND
 from locktender.base.commits import Commit, RunEnd
 from locktender.base.errors import NotLeader, OutOfOrder
-from locktender.base.events import NOBODY, Change
+from locktender.base.events import NO_RUN, Change
 from locktender.base.ids import MAX_TERM
 from locktender.base.model import Failure
 from locktender.base.states import EXECUTING_RUNS, HOLDING, TERMINAL_RUNS, RunState
@@ -68,7 +68,7 @@ def elect(tx: SqliteSession, elect: Elect, dead: Callable[[str], bool]) -> Leade
     term += 1
     tx.run("leader_take", term, elect.owner, until)
     change = Change("leader", 0, owner, elect.owner, 0, {"lease_us": elect.lease_us})
-    record(tx, now, f"leader:{elect.owner}", [(NOBODY, [change])], term=term)
+    record(tx, now, f"leader:{elect.owner}", [(NO_RUN, [change])], term=term)
     return Leadership(term, elect.owner, until, now)
 
 

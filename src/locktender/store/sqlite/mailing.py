@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from locktender.base.commits import Commit
-from locktender.base.events import NOBODY
+from locktender.base.events import NO_RUN
 from locktender.base.model import Mail
 from locktender.store.history import CLIENT
 from locktender.store.mailing import judge_send, sent_event
@@ -55,7 +55,7 @@ class SqliteMailing:
 def _send(tx: SqliteSession, event: SendEvent) -> EventSent:
     now = tx.now()
     if event.run is None:
-        run = NOBODY
+        run = NO_RUN
         tx.run("mail_forget", event.name, now - tx.limits().topic_retention_us)
         repeated = tx.row("mail_sent", event.name, event.id)[0]
         answer = EventSent("repeated" if repeated else "sent")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from locktender.base.clock import SECOND
-from locktender.base.events import NOBODY, Change
+from locktender.base.events import NO_RUN, Change
 from locktender.base.model import Proof, WorkerLife, WorkerRow
 from locktender.base.states import TaskState
 from locktender.kernel.lanes import rank
@@ -89,7 +89,7 @@ def expire(tx: SqliteSession, expire: Expire) -> list[Lost]:
     tx.run("order_remove", listed(abandoned + handed_back + withdrawn))
     _remove_rows(tx, list(lost), now)
     gone = [worker_changes.lost(entry.worker, entry.reason) for entry in lost.values()]
-    events = {NOBODY: gone, **by_run(changes)}
+    events = {NO_RUN: gone, **by_run(changes)}
     record(tx, now, expire.actor, events.items(), term=expire.term, cycle=expire.cycle)
     return list(lost.values())
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from locktender.base.changes import Order
-from locktender.base.events import NOBODY, Change
+from locktender.base.events import NO_RUN, Change
 from locktender.store.decode import encode, known_worker
 from locktender.store.history import by_run
 from locktender.store.protocol import Accept, Finish, Heartbeat, Renewed, Started
@@ -53,7 +53,7 @@ def _save(tx: SqliteSession, beat: Heartbeat, since: int, until: int) -> None:
 
 
 def _record(tx: SqliteSession, now: int, worker: str, change: Change) -> None:
-    record(tx, now, f"worker:{worker}", [(NOBODY, [change])])
+    record(tx, now, f"worker:{worker}", [(NO_RUN, [change])])
 
 
 def leave(tx: SqliteSession, worker: str) -> None:

@@ -54,9 +54,9 @@ class WriteLock:
 
     def enter(self) -> None:
         """Returns when it is this process's turn to write; `StoreBusy` after the timeout."""
-        self._take(self._head)
+        self._acquire(self._head)
         try:
-            self._take(self._write)
+            self._acquire(self._write)
         finally:
             # Only now: to let Q go before W is ours would let a hot writer pass us for ever.
             fcntl.flock(self._head, fcntl.LOCK_UN)
@@ -71,7 +71,7 @@ class WriteLock:
         os.close(self._head)
         os.close(self._write)
 
-    def _take(self, lock: int) -> None:
+    def _acquire(self, lock: int) -> None:
         if _try(lock):
             return
         started = self._clock.monotonic()

@@ -14,7 +14,7 @@ from locktender.base.changes import Linger, Order, TaskRow
 from locktender.base.clock import SECOND
 from locktender.base.codec import blob_ref
 from locktender.base.commits import NodeInput, RunEvents
-from locktender.base.events import HISTORY, NOBODY, Change
+from locktender.base.events import HISTORY, NO_RUN, Change
 from locktender.base.ids import task_id
 from locktender.base.schedules import ScheduleSpec
 from locktender.store.protocol import (
@@ -253,7 +253,7 @@ class TestPruning:
         seqs = [await store.remark(change) for change in said]
         summed = Change("audit", 0, "", "summed", 0, {"n": 9})
         assert not await store.thin(Thin(HISTORY, [*seqs[:2], ALL], summed))
-        assert not await store.thin(Thin(NOBODY, seqs[:2], summed)), "they are of another kind"
+        assert not await store.thin(Thin(NO_RUN, seqs[:2], summed)), "they are of another kind"
         assert [event.data["n"] for event in await history(store)] == [0, 1, 2, 3]
         done = await asyncio.gather(
             *(store.thin(Thin(HISTORY, seqs[:3], summed)) for _ in range(3))

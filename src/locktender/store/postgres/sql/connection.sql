@@ -31,7 +31,7 @@ SELECT pg_advisory_xact_lock({lock}); SET LOCAL lock_timeout = 10000
 
 -- name: commit_alone
 -- Make it durable. A client that read before and submits without the lock finds that the number of admissions
--- has risen, and writes nothing; where nothing was written here, it has not.
+-- has risen, and writes nothing. If this transaction wrote nothing, the counter is unchanged.
 UPDATE locktender.meta SET value = value % 4611686018427387904 + 1
 WHERE name = 'admissions' AND pg_current_xact_id_if_assigned() IS NOT NULL; COMMIT
 
@@ -491,9 +491,9 @@ RETURNING digest
 SELECT body FROM locktender.blob WHERE digest = $1
 
 -- name: submit_claim
--- Takes the next numbers of runs, if nobody was admitted since these values were read and nobody is alone
--- now. Two rows or nothing: each is read again, as it is then, if somebody changed it meanwhile. Where only the
--- first was as it had been read, numbers are given to no run: they rise, and nothing asks that they have no gaps.
+-- Takes the next numbers of runs, if no run was admitted since these values were read and no session holds the
+-- lock. Two rows or nothing: each row is read again if another transaction changed it meanwhile. If only the
+-- first was as it had been read, its numbers are given to no run: the numbers rise and may have gaps.
 UPDATE locktender.meta SET value = CASE name WHEN 'last_run' THEN $3::bigint ELSE value END
 WHERE ((name = 'last_run' AND value = $1::bigint) OR (name = 'admissions' AND value = $2::bigint))
     AND pg_try_advisory_xact_lock($4::int, $5::int)
