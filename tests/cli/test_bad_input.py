@@ -87,6 +87,10 @@ BAD: dict[str, tuple[list[str], str]] = {
     "argument without --arg": (["run", "flows.py:build", "n=1"], "Try: --arg n=1"),
     "setting as an option": (["worker", "--thread-permits", "0"], "Try: --set thread_permits=0"),
     "no option and no setting": (["worker", "--bogus", "0"], "See: locktender worker --help"),
+    "wrong type in --args": (
+        ["run", "flows.py:build", "--args", '{"n": "many"}'],
+        "Give another value: build takes n as int.",
+    ),
     "wrong type": (
         ["run", "flows.py:build", "--arg", "n=many"],
         "Try: --arg n=3 (build takes n as int)",

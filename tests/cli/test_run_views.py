@@ -174,6 +174,26 @@ def test_logs_and_errors_are_shown_without_them(
             runs.logs(shell, run.id, task="9", follow=follow)
 
 
+def test_a_task_that_logged_nothing_is_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Also one that does not exist yet."""
+
+    @step(name="says_nothing")
+    async def silent() -> None: ...
+
+    @flow(name="silent")
+    def silent_flow() -> Any:
+        return silent()
+
+    with embedded(str(tmp_path / "engine.db")) as engine:
+        run = engine.submit(silent_flow)
+        run.result("60s")
+        [task] = run.tasks()
+    shell = Context(url=str(tmp_path / "engine.db"), json=True)
+    for number in (task.id, task.id + 5):
+        runs.logs(shell, run.id, task=str(number))
+        assert json.loads(capsys.readouterr().out) == []
+
+
 def test_a_task_that_backs_off_shows_no_time_that_grows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

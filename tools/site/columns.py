@@ -53,7 +53,7 @@ COLUMNS: Final[dict[str, dict[str, str]]] = {
         "started_at": "when the body of the last attempt began",
         "ended_at": "0: not yet",
         "not_before": "a retry does not start earlier",
-        "eligible_at": "since when it waits only for a worker; 0: it does not",
+        "eligible_at": "since when it waits for nothing but a worker; 0: it does not",
         "input": "arguments, JSON",
         "output": "result, JSON",
         "error": "JSON object: `type`, `message`, `traceback`",

@@ -22,7 +22,7 @@ Placement = Literal["spread", "pack"]
 CLAIM_BATCH = 500
 """A batch of offers to one worker, unless set otherwise. Its size decides most of what a short step costs."""
 DISPATCH_DEADLINE_US = 4 * 3_600_000_000
-"""How long a task may wait only for a worker, unless step, flow, submission or server say otherwise."""
+"""How long a task may wait for nothing but a worker, unless step, flow, submission or server say otherwise."""
 MAX_VALUE_BYTES = 2 * 1024 * 1024
 """A value above it is refused, unless set otherwise."""
 

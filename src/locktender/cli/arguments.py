@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -26,7 +26,8 @@ class Call(NamedTuple):
 def read_call(flow: FlowDef, args: str | None, named: Iterable[str]) -> Call:
     """Arguments from JSON and from name=value pairs, bound to the signature and typed by its annotations."""
     given, kwargs = _from_json(args)
-    for key, text in _pairs(named, "arg").items():
+    pairs = _pairs(named, "arg")
+    for key, text in pairs.items():
         if key in kwargs:
             raise InvalidInput(
                 f"argument {key!r} is given twice.", field=key, hint="Keep --args or --arg for it."
@@ -42,7 +43,7 @@ def read_call(flow: FlowDef, args: str | None, named: Iterable[str]) -> Call:
     try:
         decoded, by_name = flow.decode_call(raw)
     except InvalidInput as error:
-        error.hint = _typed_hint(flow, error, kwargs) or error.hint
+        error.hint = _typed_hint(flow, error, pairs) or error.hint
         raise
     return Call(list(decoded), by_name)
 
@@ -69,14 +70,20 @@ _TYPED = {int: "3", float: "1.5", bool: "true", list: "'[1, 2]'", dict: """'{"a"
 """Of a plain type, a value as `--arg` takes it."""
 
 
-def _typed_hint(flow: FlowDef, error: InvalidInput, kwargs: dict[str, Any]) -> str | None:
-    """How a value that is of another type than its parameter is written; None for any other error."""
+def _typed_hint(flow: FlowDef, error: InvalidInput, named: Collection[str]) -> str | None:
+    """How a value that is of another type than its parameter is written; None for any other error.
+
+    `named`: the parameters that `--arg` gives.
+    """
     name = error.field or ""
+    known = flow.parameters.parameters.get(name)
+    if known is None or known.kind in (known.VAR_POSITIONAL, known.VAR_KEYWORD):
+        return None
     if name not in flow.hints or isinstance(error, InvalidFlow | ArgumentMismatch):
         return None
     wanted = flow.hints[name]
     takes = f"{flow.short} takes {name} as {spoken(wanted)}"
-    if isinstance(wanted, type) and wanted in _TYPED and name in kwargs:
+    if isinstance(wanted, type) and wanted in _TYPED and name in named:
         return f"Try: --arg {name}={_TYPED[wanted]} ({takes})."
     return f"Give another value: {takes}."
 

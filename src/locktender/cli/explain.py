@@ -40,7 +40,7 @@ def explain(
             field="code",
             hint="If a step raised it: locktender runs show RUN has its traceback."
             if code[:1].isupper()
-            else nearest(code, CODES, cutoff=0.7) or "To list all codes: locktender explain",
+            else nearest(code, CODES, cutoff=0.6) or "To list all codes: locktender explain",
         )
     found = CODES if code is None else {code: CODES[code]}
     if shell.json:

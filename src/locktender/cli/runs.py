@@ -236,8 +236,8 @@ def logs(
     with shell.connect() as client:
         found = client.runs.find(run)
         only = arguments.whole(task, "task")
+        _check_task(found, only)
         if follow:
-            said = False
             with closing(found.follow_logs(only)) as following:
                 for line in following:
                     if shell.json:
@@ -245,15 +245,10 @@ def logs(
                         sys.stdout.flush()
                     else:
                         _show_line(shell, line)
-                    said = True
-            if not said:
-                _check_task(found, only)
             return
         most = arguments.whole(limit, "limit") or 0
         # One more than is shown tells whether there are more.
         lines = found.logs(only, limit=most + 1 if 0 < most < MAX_LIMIT else most)
-        if not lines:
-            _check_task(found, only)
     cut = len(lines) >= MAX_LIMIT if most == MAX_LIMIT else len(lines) > most
     lines = lines[-most:]
     if cut:
@@ -268,11 +263,12 @@ def logs(
 
 
 def _check_task(run: Run[Any], task: int | None) -> None:
-    """Refuses a task that the run does not have; it would look like one that logged nothing."""
-    if task is None or any(each.id == task for each in run.tasks()):
-        return
+    """Refuses a number that no task of the run can have; it would look like a task that logged nothing."""
     from locktender.base.errors import NotFound
+    from locktender.base.ids import run_of
 
+    if task is None or run_of(task) == run.info().number:
+        return
     hint = f"To list its tasks: locktender runs show {run.id} --tasks"
     raise NotFound(f"run {run.id} has no task {task}.", field="task", got=task, hint=hint)
 

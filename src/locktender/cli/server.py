@@ -83,7 +83,7 @@ def server(
         typer.Option(
             "--spawn",
             metavar="FILE.py",
-            help="Start workers with this file when tasks wait only for a worker. Repeatable.",
+            help="Start workers with this file when tasks wait for nothing but a worker. Repeatable.",
         ),
     ] = None,
     max_workers: MaxWorkers = None,

@@ -11,8 +11,8 @@ from locktender.kernel.gates.protocol import SlotGate
 class PoolGate(SlotGate):
     """At most `limit` slots in use at once, over all runs.
 
-    Whether a task fits is decided by `Gate.blocks` (protocol.py); `AdmissionQueue._counts_agree` is the
-    short form.
+    Whether a task fits is decided by `Gate.blocks` (protocol.py); `AdmissionQueue._counts_agree` is a
+    quick test of the same numbers.
     """
 
     __slots__ = ("lease_us",)
