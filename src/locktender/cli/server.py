@@ -230,7 +230,9 @@ async def _say(
 ) -> None:
     from locktender.server.web import port_of
 
-    leads = core.engine is not None and core.engine.metrics.term > 0
+    leader = await core.store.leader()
+    election = None if core.engine is None else core.engine.election
+    leads = leader is not None and election is not None and leader == election.owner
     port = port_of(listener)
     store = core.settings.shown_url if database is None else database.url
     if shell.json:
@@ -241,12 +243,14 @@ async def _say(
                 "port": port,
                 "store": store,
                 "leads": leads,
-                "leader": await core.store.leader(),
+                "leader": leader,
             }
         )
         sys.stdout.flush()
         return
     role = "it leads" if leads else "another process leads; this one stands by"
+    if leader is None:
+        role = "no process leads yet"
     shell.say(f"server on {http}, store {store}: {role}")
     shell.say(f"  {http}/health  {http}/metrics  {http}/api/docs")
     if database is not None:
