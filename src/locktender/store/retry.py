@@ -72,7 +72,7 @@ def repeated(
 
     `check` raises when the client is closed.
     """
-    # Neither closures nor a coroutine of its own: every submission and every result comes this way.
+    # A plain function: a coroutine here would cost time in every submission and every result.
     seconds = AWAY_SECONDS if away_seconds is None else away_seconds
     return retry_while_away(verb, what, _Patience(clock, check, seconds), check)
 
